@@ -15,6 +15,8 @@ export function readInParts(socket: Socket, countChunks: () => number): () => vo
   if (parse === undefined) return () => undefined
   let hasParser = true
   const onData = (read: Buffer): void => {
+    const { timeout = 0 } = socket
+    if (timeout > 0) socket.setTimeout(timeout) // begins anew, as at each read, because these bytes may have waited
     let [at, size] = [0, PART_MIN_BYTES]
     while (at < read.length) {
       if (socket.isPaused()) {

@@ -12,7 +12,8 @@ import { exchangeRaw } from '../../support/raw-http.ts'
 /**
  * A server that answers each request with its body, refuses paths that begin with /refuse before the body has arrived, and answers
  * /ignore without its body. It never reads the body of /stop,
- * and sends nothing to /half-close.
+ * sends nothing to /half-close,
+ * and closes connections to /timeout that make no progress for a second.
  */
 async function listen(t: TestContext) {
   const pacer = makeChunkPacer()
@@ -23,7 +24,10 @@ async function listen(t: TestContext) {
     if (request.url?.startsWith('/refuse') === true) request.dropChunks()
     else if (request.url === '/ignore') response.end('ignored')
     else if (request.url === '/stop') request.pause()
-    else if (request.url === '/half-close') setImmediate(() => request.socket.end())
+    else if (request.url === '/timeout') {
+      request.socket.setTimeout(1_000)
+      void text(request).then((body) => response.end(body), response.destroy.bind(response))
+    } else if (request.url === '/half-close') setImmediate(() => request.socket.end())
     else void text(request).then((body) => response.end(body), response.destroy.bind(response))
   })
   const webSockets = new WebSocketServer({ noServer: true })
@@ -152,6 +156,14 @@ test('a body arrives whole even after the server has closed its end of the conne
   const [, request] = requests
   assert.ok(request !== undefined)
   assert.equal(await text(request), 'b'.repeat(10_000))
+})
+
+test('a connection is not idle while what was read of it is parsed in parts', async (t) => {
+  const { port } = await listen(t)
+  await exchangeRaw(port, MANY_CHUNKS)
+  const slow = MANY_CHUNKS.replace('/', '/timeout')
+  const replies = await Promise.all(Array.from({ length: 8 }, () => exchangeRaw(port, slow))) // takes longer than the timeout
+  for (const reply of replies) assert.equal(reply?.status, 200)
 })
 
 test('bodies whose clients have gone take no turns', async (t) => {
