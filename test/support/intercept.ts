@@ -13,6 +13,7 @@ import {
 import { makeBodyBudgets, type BodyBudget } from '../../src/worker/egress/intercept/body-budget.ts'
 import { makeAuthority } from '../../src/lib/make-authority.ts'
 import { openAuthority } from '../../src/worker/egress/intercept/certificate-authority.ts'
+import { prepareSecrets } from '../../src/worker/egress/intercept/host-secrets.ts'
 import { cacheLeafCertificates } from '../../src/worker/egress/intercept/leaf-certificates.ts'
 import type { RequestRefused } from '../../src/worker/egress/intercept/request-refused.ts'
 import { serveIntercepted } from '../../src/worker/egress/intercept/serve-intercepted.ts'
@@ -135,7 +136,7 @@ export async function openInterceptor(t: TestContext, options: InterceptorOption
       sni,
       destination: { address: '127.0.0.1', port: 443 },
       tiedNames,
-      secrets,
+      secrets: prepareSecrets(secrets),
       budget,
       memory,
       tls: isPlain ? null : { certificates, upstream },

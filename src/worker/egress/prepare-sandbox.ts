@@ -3,6 +3,7 @@ import type { RunInterception } from '../../domain/network/interception.ts'
 import type { Clock } from '../../lib/clock.ts'
 import { makeTokenBuckets } from '../../lib/turns/token-buckets.ts'
 import { openAuthority } from './intercept/certificate-authority.ts'
+import { prepareSecrets, type PreparedSecrets } from './intercept/host-secrets.ts'
 import {
   cacheLeafCertificates,
   makeSharedLeaves,
@@ -14,7 +15,8 @@ import { makeUpstreamConnector, type UpstreamConnector } from './intercept/upstr
 import type { EgressSettings } from './messages.ts'
 
 /** A sandbox as its connections are served. */
-export type EgressSandbox = EgressSettings & {
+export type EgressSandbox = Omit<EgressSettings, 'secrets'> & {
+  readonly secrets: PreparedSecrets
   readonly tls: {
     readonly certificates: LeafCertificates
     readonly upstream: UpstreamConnector
@@ -58,7 +60,8 @@ export function makeSandboxPreparer(
 
   return async (address, settings) => {
     const { interception } = settings
-    if (interception === null) return { ...settings, tls: null }
+    const secrets = prepareSecrets(settings.secrets)
+    if (interception === null) return { ...settings, secrets, tls: null }
     const { intercepted_ports, bypass, cache } = interception
     const intercepts = (port: number, host: string): boolean =>
       intercepted_ports.includes(port) && !bypass.some((pattern) => isMatch(pattern, host))
@@ -73,7 +76,7 @@ export function makeSandboxPreparer(
         countNewName(address)
       },
     })
-    return { ...settings, tls: { certificates, upstream: makeUpstreamConnector(interception), intercepts } }
+    return { ...settings, secrets, tls: { certificates, upstream: makeUpstreamConnector(interception), intercepts } }
   }
 }
 

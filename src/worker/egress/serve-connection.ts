@@ -86,10 +86,10 @@ export async function serveConnection(client: Socket, sandbox: EgressSandbox, de
       resetSocket(client)
       return
     }
-    const searched = first.form === 'tls' ? [] : secrets
     const facts = { host: address, tiedNames: connection.tied, isVerified: false }
+    const searched = first.form === 'tls' ? null : judgeSecrets(secrets, facts)
     const server = await keepWhile(memory, KEPT.stalledRelay, connect)
-    relay(client, server, { secrets: judgeSecrets(searched, facts), memory, onRefused })
+    relay(client, server, { secrets: searched, memory, onRefused })
   } catch (error) {
     if (error instanceof RequestRefused) onRefused(error)
     resetSocket(client)
@@ -98,6 +98,6 @@ export async function serveConnection(client: Socket, sandbox: EgressSandbox, de
 
 function lookAt(client: Socket, sandbox: EgressSandbox, connection: Connection): Promise<FirstBytes> {
   if (needsFirstBytes(sandbox, connection)) return readFirstBytes(client, FIRST_BYTES_LIMIT_MS)
-  const readsRequests = sandbox.tls !== null || sandbox.secrets.length > 0
+  const readsRequests = sandbox.tls !== null || sandbox.secrets.secrets.length > 0
   return readsRequests ? readFirstBytes(client, REQUEST_LIMIT_MS) : Promise.resolve(NO_FIRST_BYTES)
 }

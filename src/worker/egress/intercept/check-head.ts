@@ -1,4 +1,4 @@
-import { findViolation } from './find-placeholders.ts'
+import { makeViolationFinder, type ViolationFinder } from './find-placeholders.ts'
 import type { HostSecrets } from './host-secrets.ts'
 import { refuseViolation } from './request-body.ts'
 import type { RequestHead } from './request-head.ts'
@@ -8,18 +8,19 @@ export function checkHead(
   { method, target, fields }: Pick<RequestHead, 'method' | 'target' | 'fields'>,
   secrets: HostSecrets,
 ): void {
+  const find = makeViolationFinder(secrets)
   const violations = [
-    findViolation(`${method} ${target}`, secrets, 'request_line'),
-    ...fields.map(({ name, value }) => findViolation(`${name}: ${value}`, secrets, 'header')),
-    ...fields.map(({ name, value }) => findInBasic(name, value, secrets)),
+    find(`${method} ${target}`, 'request_line'),
+    ...fields.map(({ name, value }) => find(`${name}: ${value}`, 'header')),
+    ...fields.map(({ name, value }) => findInBasic(name, value, find)),
   ].filter((violation) => violation !== null)
   for (const action of ['block_and_terminate', 'block_and_log', 'block'] as const)
     refuseViolation(violations.find((violation) => violation.action === action) ?? null)
 }
 
-function findInBasic(name: string, value: string, secrets: HostSecrets): ReturnType<typeof findViolation> {
+function findInBasic(name: string, value: string, find: ViolationFinder): ReturnType<ViolationFinder> {
   if (!['authorization', 'proxy-authorization'].includes(name.toLowerCase())) return null
   const [, credentials = ''] = /^basic[ ]+(\S*)$/i.exec(value) ?? []
-  const found = findViolation(Buffer.from(credentials, 'base64').toString('latin1'), secrets, 'header')
+  const found = find(Buffer.from(credentials, 'base64').toString('latin1'), 'header')
   return found === null ? null : { ...found, form: 'basic' }
 }

@@ -5,40 +5,89 @@ import type { Violation } from './request-refused.ts'
 const ESCAPE_LENGTH = 6
 const STRICTEST_FIRST = ['block_and_terminate', 'block_and_log', 'block'] as const
 
-/** Finds forbidden placeholders in Latin-1 text. Of several hits, that with the strictest action is returned. */
-export function findViolation(
-  text: string,
-  { forbidden, tolerated }: HostSecrets,
-  location: Violation['location'],
-): Violation | null {
-  if (forbidden.length === 0) return null
-  const found = formsOf(text).flatMap(([form, shown]) =>
-    forbidden
-      .filter(({ placeholder }) => contains(shown, placeholder, tolerated))
-      .map(({ env_var, placeholder, violation_action: { type } }) => ({
-        action: type,
-        env_var,
-        placeholder: Buffer.from(placeholder, 'latin1').toString(),
-        location,
-        form,
-      })),
-  )
-  for (const action of STRICTEST_FIRST) {
-    const hit = found.find((violation) => violation.action === action)
-    if (hit !== undefined) return hit
+/**
+ * Finds a forbidden placeholder in Latin-1 text. Of several, that with the strictest action is returned. The first `settled` characters are
+ * there for what begins in them: a forbidden placeholder that does was found before.
+ */
+export type ViolationFinder = (text: string, location: Violation['location'], settled?: number) => Violation | null
+
+/** Creates a finder. A placeholder inside a longer one that is tolerated is no violation. */
+export function makeViolationFinder({ forbidden, tolerated, index }: HostSecrets): ViolationFinder {
+  if (forbidden.length === 0) return () => null
+  const { placeholders } = index
+  const isForbidden = markAmong(placeholders, new Set(forbidden.map(({ placeholder }) => placeholder)))
+  const isTolerated = markAmong(placeholders, new Set(tolerated))
+  const endOf = (nth: number, start: number): number => start + (placeholders[nth]?.length ?? 0)
+
+  /** For each place, how far a tolerated placeholder reaches that begins there or before. */
+  const findTolerated = (text: string): Int32Array => {
+    const reach = new Int32Array(text.length)
+    index.search(text, (nth, start) => {
+      if (isTolerated[nth] === true) reach[start] = endOf(nth, start)
+      return isTolerated[nth] === true
+    })
+    for (let at = 1; at < reach.length; at += 1) reach[at] = Math.max(reach[at] ?? 0, reach[at - 1] ?? 0)
+    return reach
   }
-  return null
+
+  const findAll = (text: string, settled: number): ReadonlySet<string> => {
+    const found = new Set<string>()
+    const isFound = placeholders.map(() => false)
+    let reach: Int32Array | null = null
+    index.search(text, (nth, start) => {
+      if (isForbidden[nth] === true && isFound[nth] === false && start >= settled) {
+        if (tolerated.length > 0) reach ??= findTolerated(text)
+        isFound[nth] = (reach?.[start] ?? 0) < endOf(nth, start)
+        if (isFound[nth]) found.add(placeholders[nth] ?? '')
+      }
+      return found.size === forbidden.length
+    })
+    return found
+  }
+
+  return (text, location, settled = 0) => {
+    const found = formsOf(text).flatMap(([form, shown]) => {
+      const placeholders = findAll(shown, settled)
+      return forbidden
+        .filter(({ placeholder }) => placeholders.has(placeholder))
+        .map(({ env_var, placeholder, violation_action: { type } }) => ({
+          action: type,
+          env_var,
+          placeholder: Buffer.from(placeholder, 'latin1').toString(),
+          location,
+          form,
+        }))
+    })
+    for (const action of STRICTEST_FIRST) {
+      const hit = found.find((violation) => violation.action === action)
+      if (hit !== undefined) return hit
+    }
+    return null
+  }
 }
 
-/** Searches a location that arrives in parts. It keeps the end of what it saw, in case a placeholder was split. */
+function markAmong(all: readonly string[], marked: ReadonlySet<string>): readonly boolean[] {
+  return all.map((one) => marked.has(one))
+}
+
+/**
+ * Searches a location that arrives in parts. It keeps the end of what it saw, in case a placeholder was split. Before that, it keeps what a
+ * tolerated one takes, because a forbidden one may be its end.
+ */
 export function makeSearch(secrets: HostSecrets, location: Violation['location']): (bytes: Buffer) => Violation | null {
   if (secrets.forbidden.length === 0) return () => null
+  const find = makeViolationFinder(secrets)
   const longest = Math.max(...secrets.forbidden.map(({ placeholder }) => placeholder.length))
+  const longestTolerated = Math.max(0, ...secrets.tolerated.map(({ length }) => length))
+  const kept = (longest + longestTolerated) * ESCAPE_LENGTH
   let tail = ''
+  let isCut = false
   return (bytes) => {
     const text = tail + bytes.toString('latin1')
-    tail = text.slice(-(longest * ESCAPE_LENGTH))
-    return findViolation(text, secrets, location)
+    const found = find(text, location, isCut ? longestTolerated : 0)
+    isCut ||= text.length > kept
+    tail = text.slice(-kept)
+    return found
   }
 }
 
@@ -60,10 +109,4 @@ function unescapeUnicode(escapes: string): string {
 
 function fromCode(hex: string): string {
   return String.fromCharCode(Number.parseInt(hex, 16))
-}
-
-function contains(text: string, placeholder: string, tolerated: readonly string[]): boolean {
-  if (!text.includes(placeholder)) return false
-  const longer = tolerated.filter((other) => other.includes(placeholder))
-  return longer.reduce((rest, other) => rest.replaceAll(other, '\0'), text).includes(placeholder)
 }

@@ -1,5 +1,6 @@
 import { matchesHost } from '../../../domain/network/host-pattern.ts'
 import type { RunSecret } from '../../../domain/spec/secrets.ts'
+import { makePlaceholderIndex, type PlaceholderIndex } from './placeholder-index.ts'
 
 /** What may happen to the secrets of a sandbox in a request to one host. A secret in neither list passes unchanged. */
 export type HostSecrets = {
@@ -7,8 +8,25 @@ export type HostSecrets = {
   readonly allowed: readonly RunSecret[]
   /** Their placeholders must not leave. */
   readonly forbidden: readonly RunSecret[]
-  /** Placeholders that may leave and contain a forbidden one. */
+  /** Placeholders that may leave, even if they contain a forbidden one. */
   readonly tolerated: readonly string[]
+  /** Finds the placeholders of all secrets. */
+  readonly index: PlaceholderIndex
+}
+
+/** The secrets of a sandbox, as requests are searched for them: in Latin-1 text, one character for each byte. */
+export type PreparedSecrets = { readonly secrets: readonly RunSecret[]; readonly index: PlaceholderIndex }
+
+/** Prepares the secrets of a sandbox once for all its requests. */
+export function prepareSecrets(secrets: readonly RunSecret[]): PreparedSecrets {
+  const prepared = secrets.map((secret) => {
+    return { ...secret, placeholder: toBytes(secret.placeholder), value: toBytes(secret.value) }
+  })
+  return { secrets: prepared, index: makePlaceholderIndex(prepared.map(({ placeholder }) => placeholder)) }
+}
+
+function toBytes(text: string): string {
+  return Buffer.from(text).toString('latin1')
 }
 
 export type HostFacts = {
@@ -21,7 +39,10 @@ export type HostFacts = {
 }
 
 /** Judges each secret for a host. An allowed host needs a tie by DNS too, because a sandbox can send any name to any address. */
-export function judgeSecrets(secrets: readonly RunSecret[], { host, tiedNames, isVerified }: HostFacts): HostSecrets {
+export function judgeSecrets(
+  { secrets, index }: PreparedSecrets,
+  { host, tiedNames, isVerified }: HostFacts,
+): HostSecrets {
   const isAllowed = (secret: RunSecret): boolean =>
     (isVerified || !secret.require_tls_identity) &&
     secret.allowed_hosts.some(
@@ -31,19 +52,7 @@ export function judgeSecrets(secrets: readonly RunSecret[], { host, tiedNames, i
   const passes = (secret: RunSecret): boolean => secret.passthrough_hosts.some((pattern) => matchesHost(pattern, host))
   const allowed = secrets.filter(isAllowed)
   const withheld = secrets.filter((secret) => !allowed.includes(secret))
-  const forbidden = withheld.filter((secret) => !passes(secret)).map(withBytes)
-  const others = [...allowed, ...withheld.filter(passes)].map(withBytes)
-  const tolerated = others
-    .map(({ placeholder }) => placeholder)
-    .filter((other) => forbidden.some(({ placeholder }) => other !== placeholder && other.includes(placeholder)))
-  return { allowed: allowed.map(withBytes), forbidden, tolerated }
-}
-
-/** Requests are searched as Latin-1 text, one character for each byte. */
-function withBytes(secret: RunSecret): RunSecret {
-  return { ...secret, placeholder: toBytes(secret.placeholder), value: toBytes(secret.value) }
-}
-
-function toBytes(text: string): string {
-  return Buffer.from(text).toString('latin1')
+  const forbidden = withheld.filter((secret) => !passes(secret))
+  const tolerated = [...allowed, ...withheld.filter(passes)].map(({ placeholder }) => placeholder)
+  return { allowed, forbidden, tolerated, index }
 }

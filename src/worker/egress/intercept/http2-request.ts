@@ -1,6 +1,6 @@
 import { isUtf8 } from 'node:buffer'
 import { checkHead } from './check-head.ts'
-import { findViolation, makeSearch } from './find-placeholders.ts'
+import { makeSearch, makeViolationFinder } from './find-placeholders.ts'
 import type { HostSecrets } from './host-secrets.ts'
 import type { RequestRules } from './intercepted-connection.ts'
 import { refusePlaceholders, refuseViolation } from './request-body.ts'
@@ -37,7 +37,7 @@ export function readHttp2Request(rawHeaders: readonly string[], rules: RequestRu
     if (!target.startsWith('/') && target !== '*') throw new RequestRefused('malformed :path')
     const secrets = rules.secretsFor(host)
     checkHead({ method, target, fields }, secrets)
-    const changed = substituteHead({ target, fields }, secrets.allowed)
+    const changed = substituteHead({ target, fields }, secrets)
     const head = pseudo.map((field) => (field.name === ':path' ? { ...field, value: changed.target } : field))
     const search = searchBody(secrets)
     const context = { method, host, path: target.split('?')[0] ?? '' }
@@ -51,7 +51,7 @@ export function readHttp2Request(rawHeaders: readonly string[], rules: RequestRu
       checkTrailers: (trailers) => {
         const text = fieldsOf(trailers).map(({ name, value }) => `${name}: ${value}`)
         withContext(context, () => {
-          refuseViolation(findViolation(text.join('\r\n'), secrets, 'trailer'))
+          refuseViolation(makeViolationFinder(secrets)(text.join('\r\n'), 'trailer'))
         })
       },
     }
@@ -62,7 +62,7 @@ export function readHttp2Request(rawHeaders: readonly string[], rules: RequestRu
 function searchBody(secrets: HostSecrets): (bytes: Buffer) => void {
   const search = makeSearch(secrets, 'body')
   const wanted = secrets.allowed.filter(({ substitution }) => substitution.body)
-  const refuse = wanted.length === 0 ? () => undefined : refusePlaceholders(wanted)
+  const refuse = wanted.length === 0 ? () => undefined : refusePlaceholders(wanted, secrets)
   return (bytes) => {
     refuseViolation(search(bytes))
     refuse(bytes)

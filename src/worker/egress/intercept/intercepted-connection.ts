@@ -1,9 +1,8 @@
 import type { Socket } from 'node:net'
 import type { FirstBytes } from '../../../domain/network/judge-connection.ts'
-import type { RunSecret } from '../../../domain/spec/secrets.ts'
 import type { ConnectionMemory } from '../connection-memory.ts'
 import type { BodyBudget } from './body-budget.ts'
-import type { HostSecrets } from './host-secrets.ts'
+import type { HostSecrets, PreparedSecrets } from './host-secrets.ts'
 import type { LeafCertificates } from './leaf-certificates.ts'
 import type { RequestRefused } from './request-refused.ts'
 import type { UpstreamConnector } from './upstream-tls.ts'
@@ -24,7 +23,7 @@ export type InterceptedConnection = {
   readonly destination: { readonly address: string; readonly port: number }
   /** The names that the sandbox's own DNS answers tie to the destination. */
   readonly tiedNames: readonly string[]
-  readonly secrets: readonly RunSecret[]
+  readonly secrets: PreparedSecrets
   /** Shared by all connections of the sandbox. */
   readonly budget: BodyBudget
   /** Shared by all connections of the sandbox. */

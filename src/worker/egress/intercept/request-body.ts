@@ -1,10 +1,10 @@
 import type { BodyBudget } from './body-budget.ts'
 import { makeChunkedDecoder, encodeChunk } from './chunked-body.ts'
-import { findViolation, makeSearch } from './find-placeholders.ts'
+import { makeSearch, makeViolationFinder } from './find-placeholders.ts'
 import type { HostSecrets } from './host-secrets.ts'
+import { makeReplacement, makeReplacer } from './replace-placeholders.ts'
 import { listOf, parseFields, renderHead, type RequestHead } from './request-head.ts'
 import { RequestRefused, type Violation } from './request-refused.ts'
-import { makeReplacement, replaceAll } from './substitute.ts'
 
 /** The largest body of a fixed length in which values are put in: its new length must be known before it is sent. */
 const MAX_SUBSTITUTED_BODY = 16 * 1024 * 1024
@@ -33,18 +33,20 @@ export function openBody(head: RequestHead, secrets: HostSecrets, budget: BodyBu
   }
   const wanted = secrets.allowed.filter(({ substitution }) => substitution.body)
   const isEncoded = listOf(head.fields, 'content-encoding').some((coding) => coding !== 'identity')
-  if (isEncoded && wanted.length > 0) return forwardBody(head, bothChecks(check, refusePlaceholders(wanted)), secrets)
+  if (isEncoded && wanted.length > 0)
+    return forwardBody(head, bothChecks(check, refusePlaceholders(wanted, secrets)), secrets)
   if (wanted.length === 0 || head.body === 0) return forwardBody(head, check, secrets)
   if (head.body === 'chunked') {
-    const replacement = makeReplacement(wanted)
+    const replacement = makeReplacement(wanted, secrets.index)
     return chunkedBody(head, { check, secrets, change: replacement.push, end: replacement.end })
   }
   if (head.body > MAX_SUBSTITUTED_BODY) throw new RequestRefused('a body too large for substitution')
+  const replace = makeReplacer(wanted, secrets.index)
   return wholeBody(head, head.body, {
     budget,
     change: (bytes) => {
       check(bytes)
-      return Buffer.from(replaceAll(bytes.toString('latin1'), wanted), 'latin1')
+      return Buffer.from(replace(bytes.toString('latin1')), 'latin1')
     },
   })
 }
@@ -63,8 +65,8 @@ function bothChecks(one: Check, other: Check): Check {
 }
 
 /** A body that can't be changed must not have a placeholder whose value belongs into it. */
-export function refusePlaceholders(wanted: HostSecrets['allowed']): Check {
-  const search = makeSearch({ allowed: [], forbidden: wanted, tolerated: [] }, 'body')
+export function refusePlaceholders(wanted: HostSecrets['allowed'], { index }: Pick<HostSecrets, 'index'>): Check {
+  const search = makeSearch({ allowed: [], forbidden: wanted, tolerated: [], index }, 'body')
   return (bytes) => {
     if (search(bytes) !== null) throw new RequestRefused('a placeholder in a body that can not be changed')
   }
@@ -97,20 +99,15 @@ function chunkedBody(head: RequestHead, { check, secrets, change, end }: Chunked
   return {
     head,
     push(bytes) {
-      const output: Buffer[] = []
-      for (const part of decode(bytes)) {
-        if (part.kind === 'data') {
-          check(part.bytes)
-          output.push(...encodeChunk(change(part.bytes)))
-        } else {
-          const trailers = part.trailers.toString('latin1')
-          parseFields(trailers.split('\r\n').slice(0, -1))
-          refuseViolation(findViolation(trailers, secrets, 'trailer'))
-          output.push(...encodeChunk(end()), Buffer.from('0\r\n'), part.trailers, Buffer.from('\r\n'))
-          return { output, rest: part.rest }
-        }
-      }
-      return { output, rest: null }
+      const { data, last } = decode(bytes)
+      check(data)
+      const output = encodeChunk(change(data))
+      if (last === null) return { output, rest: null }
+      const trailers = last.trailers.toString('latin1')
+      parseFields(trailers.split('\r\n').slice(0, -1))
+      refuseViolation(makeViolationFinder(secrets)(trailers, 'trailer'))
+      const ending = [...encodeChunk(end()), Buffer.from('0\r\n'), last.trailers, Buffer.from('\r\n')]
+      return { output: [...output, ...ending], rest: last.rest }
     },
   }
 }

@@ -139,7 +139,7 @@ export function makeRequestStream({ authority, secretsFor, budget, isOpaque }: O
     if (authority !== null && parsed.host !== authority) throw new RequestRefused('a Host other than the server name')
     secrets = secretsFor(parsed.host)
     checkHead(parsed, secrets)
-    const head = withoutUpgrade(substituteHead(parsed, secrets.allowed))
+    const head = withoutUpgrade(substituteHead(parsed, secrets))
     body = openBody(head, secrets, budget)
     if (body.head === null) expectsContinue = requests === 1 && listOf(head.fields, 'expect').includes('100-continue')
     else output.push(renderHead(body.head))

@@ -68,7 +68,7 @@ export async function serveConnect({
     const allowsHost = (name: string): boolean => name === host
     if (tls !== null || first.form === 'http') await serveInner({ ...inner, sni: first.name, tls, dial, allowsHost })
     else {
-      relay(guest, proxy, { secrets: first.form === 'tls' ? NO_SECRETS : secrets, memory, onRefused })
+      relay(guest, proxy, { secrets: first.form === 'tls' ? null : secrets, memory, onRefused })
       await firstOf(guest, ['close'])
     }
   } catch (error) {
@@ -83,5 +83,3 @@ export async function serveConnect({
     server?.destroy()
   }
 }
-
-const NO_SECRETS = { allowed: [], forbidden: [], tolerated: [] }

@@ -3,6 +3,7 @@ import { test } from 'node:test'
 import { makeBodyBudgets } from '../../../../src/worker/egress/intercept/body-budget.ts'
 import { openBody } from '../../../../src/worker/egress/intercept/request-body.ts'
 import { parseHead } from '../../../../src/worker/egress/intercept/request-head.ts'
+import { prepareSecrets } from '../../../../src/worker/egress/intercept/host-secrets.ts'
 import { testSecret } from '../../../support/intercept.ts'
 
 const MIB = 1024 * 1024
@@ -31,7 +32,11 @@ test('a body takes memory as it arrives, whatever length its head claims', () =>
     idleLimitMs: 60_000,
   }
   const head = parseHead(Buffer.from('POST / HTTP/1.1\r\nHost: api.test\r\nContent-Length: 16777216'))
-  const body = openBody(head, { allowed: [testSecret()], forbidden: [], tolerated: [] }, budget)
+  const body = openBody(
+    head,
+    { ...prepareSecrets([testSecret()]), allowed: [testSecret()], forbidden: [], tolerated: [] },
+    budget,
+  )
   assert.equal(taken, 0)
   body.push(Buffer.alloc(1))
   assert.equal(taken, 64 * 1024)

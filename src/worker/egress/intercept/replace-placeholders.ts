@@ -1,0 +1,87 @@
+import type { RunSecret } from '../../../domain/spec/secrets.ts'
+import type { PlaceholderIndex } from './placeholder-index.ts'
+
+/** Puts values in place of placeholders in Latin-1 text. */
+
+/** Replaces the placeholders of those secrets that are wanted. Absent: of all. */
+export type Replacer = (text: string, isWanted?: (secret: RunSecret) => boolean) => string
+
+/** Replaces all placeholders at once, so that no value is searched for the placeholder of another secret. */
+export function makeReplacer(secrets: readonly RunSecret[], index: PlaceholderIndex): Replacer {
+  if (secrets.length === 0) return (text) => text
+  const find = makeFinder(secrets, index)
+  return (text, isWanted = () => true) => putIn(text, find(text, isWanted))
+}
+
+/** Replaces placeholders in a body that arrives in parts. It holds back an end that may be the begin of a placeholder. */
+export function makeReplacement(
+  secrets: readonly RunSecret[],
+  index: PlaceholderIndex,
+): { readonly push: (bytes: Buffer) => Buffer; readonly end: () => Buffer } {
+  const find = makeFinder(secrets, index)
+  let held = ''
+  return {
+    push(bytes) {
+      const text = held + bytes.toString('latin1')
+      const found = find(text, () => true)
+      const end = endOfFinal(text, found, index.beginsAtEnd(text))
+      held = text.slice(end)
+      const final = found.filter(({ start }) => start < end)
+      return Buffer.from(putIn(text.slice(0, end), final), 'latin1')
+    },
+    end() {
+      const rest = Buffer.from(
+        putIn(
+          held,
+          find(held, () => true),
+        ),
+        'latin1',
+      )
+      held = ''
+      return rest
+    },
+  }
+}
+
+/** A placeholder in a text, from `start` to before `end`, with the value that takes its place. */
+type Found = { readonly start: number; readonly end: number; readonly value: string }
+
+/** Finds placeholders from left to right, at each place the longest. None overlaps another one. */
+type Finder = (text: string, isWanted: (secret: RunSecret) => boolean) => readonly Found[]
+
+function makeFinder(secrets: readonly RunSecret[], index: PlaceholderIndex): Finder {
+  const byPlaceholder = new Map(secrets.map((secret) => [secret.placeholder, secret]))
+  const numbered = index.placeholders.map((placeholder) => byPlaceholder.get(placeholder))
+  return (text, isWanted) => {
+    const places: Found[] = [] // from right to left
+    index.search(text, (nth, start) => {
+      const secret = numbered[nth]
+      if (secret === undefined || !isWanted(secret)) return false
+      places.push({ start, end: start + secret.placeholder.length, value: secret.value })
+      return true
+    })
+    const found: Found[] = []
+    for (const place of places.toReversed()) if (place.start >= (found.at(-1)?.end ?? 0)) found.push(place)
+    return found
+  }
+}
+
+/** Where the longest end begins with which a placeholder may begin. A begin inside a found one is none. */
+function endOfFinal(text: string, found: readonly Found[], begins: Iterable<number>): number {
+  let nth = 0
+  for (const length of begins) {
+    const start = text.length - length
+    while ((found[nth]?.end ?? Infinity) <= start) nth += 1
+    if ((found[nth]?.start ?? Infinity) >= start) return start
+  }
+  return text.length
+}
+
+function putIn(text: string, found: readonly Found[]): string {
+  let [replaced, from] = ['', 0]
+  for (const { start, end, value } of found) {
+    replaced += text.slice(from, start) + value
+    from = end
+  }
+  return replaced + text.slice(from)
+}

@@ -1,0 +1,89 @@
+/** Follows a Latin-1 text and knows which words end where. A node stands for the longest end of the text with which a word begins. */
+export type WordAutomaton = {
+  /** The node after a character. The first one is 0. */
+  follow(node: number, code: number): number
+  /** Calls `visit` with the number of each word that ends at a node, the longest first, until it returns true. */
+  forEachWord(node: number, visit: (nth: number) => boolean): void
+  /** The lengths of the ends of the text with which a longer word begins, the longest first. */
+  beginsAt(node: number): Iterable<number>
+}
+
+/**
+ * Creates the automaton of Aho and Corasick: a tree of words, of which each node knows the longest other node that is an end of its text. The
+ * time to follow a text doesn't depend on the number of words, nor on what they have in common. A character of a word takes 28 bytes.
+ */
+export function makeWordAutomaton(words: readonly string[]): WordAutomaton {
+  const size = words.reduce((sum, { length }) => sum + length, 1)
+  const [codes, firstChild, nextSibling] = [new Int32Array(size), new Int32Array(size), new Int32Array(size)]
+  /** The nearest end of a node's text that is a node, and the nearest one at which a word ends. */
+  const [nearestEnd, nearestWord] = [new Int32Array(size), new Int32Array(size)]
+  /** The length of a node's text, and the number of the word that ends there plus one. */
+  const [lengths, wordAt] = [new Int32Array(size), new Int32Array(size)]
+  let nodes = 1
+
+  for (const [nth, word] of words.entries()) {
+    let node = 0
+    for (let at = 0; at < word.length; at += 1) {
+      const code = word.charCodeAt(at)
+      node = childOf(node, code) || addChild(node, code)
+    }
+    if (node !== 0) wordAt[node] = nth + 1
+  }
+  linkEnds()
+
+  return {
+    follow,
+    forEachWord(node, visit) {
+      let at = read(wordAt, node) === 0 ? read(nearestWord, node) : node
+      while (at !== 0 && !visit(read(wordAt, at) - 1)) at = read(nearestWord, at)
+    },
+    *beginsAt(node) {
+      for (let at = node; at !== 0; at = read(nearestEnd, at)) if (read(firstChild, at) !== 0) yield read(lengths, at)
+    },
+  }
+
+  function follow(from: number, code: number): number {
+    let node = from
+    for (;;) {
+      const child = childOf(node, code)
+      if (child !== 0 || node === 0) return child
+      node = read(nearestEnd, node)
+    }
+  }
+
+  function childOf(node: number, code: number): number {
+    let child = read(firstChild, node)
+    while (child !== 0 && read(codes, child) !== code) child = read(nextSibling, child)
+    return child
+  }
+
+  function addChild(node: number, code: number): number {
+    const child = nodes
+    nodes += 1
+    codes[child] = code
+    lengths[child] = read(lengths, node) + 1
+    nextSibling[child] = read(firstChild, node)
+    firstChild[node] = child
+    return child
+  }
+
+  /** Links the nodes level by level, because the links of a node follow from those of its parent. */
+  function linkEnds(): void {
+    const queue = new Int32Array(nodes)
+    let filled = 1
+    for (let at = 0; at < filled; at += 1) {
+      const parent = read(queue, at)
+      for (let node = read(firstChild, parent); node !== 0; node = read(nextSibling, node)) {
+        queue[filled] = node
+        filled += 1
+        const end = parent === 0 ? 0 : follow(read(nearestEnd, parent), read(codes, node))
+        nearestEnd[node] = end
+        nearestWord[node] = read(wordAt, end) === 0 ? read(nearestWord, end) : end
+      }
+    }
+  }
+}
+
+function read(numbers: Int32Array, at: number): number {
+  return numbers[at] ?? 0
+}
