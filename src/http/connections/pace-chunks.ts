@@ -4,6 +4,7 @@ import type { Duplex } from 'node:stream'
 import { setTimeout as sleep } from 'node:timers/promises'
 import { rateLimitAddress } from '../../lib/rate-limit-address.ts'
 import { makeFairSemaphore } from '../../lib/turns/fair-semaphore.ts'
+import type { ClientAddresses } from '../requests/client-address.ts'
 import { ChunkedRequest } from '../requests/bodies/chunked-request.ts'
 import { clientConnectionEvent } from './client-connection-event.ts'
 import { readInParts } from './read-in-parts.ts'
@@ -30,10 +31,10 @@ export type ChunkPacer = {
 
 /**
  * Creates a pacer for one server. A body with more than `TURN_CHUNKS` in a turn waits. Of those that wait, one is read on every `REST_MS`,
- * addresses in turn. Once a read has had far more, all connections are read in parts. This takes 2 µs for each request
+ * clients in turn. Once a read has had far more, all connections are read in parts. This takes 2 µs for each request
  * (2026-11), so it doesn't begin earlier.
  */
-export function makeChunkPacer(): ChunkPacer {
+export function makeChunkPacer(clients: Pick<ClientAddresses, 'of'>): ChunkPacer {
   const waiting = makeFairSemaphore({ permits: 1, permitsPerKey: 1, waitersPerKey: Number.MAX_SAFE_INTEGER })
   const whole = new Set<Socket>()
   const stopParts = new WeakMap<Duplex, () => void>()
@@ -123,7 +124,7 @@ export function makeChunkPacer(): ChunkPacer {
 
     async #wait(): Promise<void> {
       this.#isWaiting = true
-      const release = await waiting.acquire(rateLimitAddress(this.socket.remoteAddress))
+      const release = await waiting.acquire(rateLimitAddress(clients.of(this)))
       if (!this.socket.destroyed) await sleep(REST_MS, undefined, { ref: false })
       this.#isWaiting = false
       if (this.readableLength < this.readableHighWaterMark) this._read(0) // otherwise whoever takes the body will

@@ -117,7 +117,8 @@ export function makeServer(deps: ServerDeps): FastifyInstance {
   const compileSchema = makeSchemaCompiler({ acceptsEmptyMembers: true })
   const requestIds = makeRequestIds(deps.uuids)
   const streamedBodies = makeStreamedBodies()
-  const chunks = makeChunkPacer()
+  const clients = deps.clients ?? PEERS_ARE_CLIENTS
+  const chunks = makeChunkPacer(clients)
   const transport = {
     IncomingMessage: chunks.Request,
     shouldUpgradeCallback: ({ headers }: IncomingMessage) => headers.upgrade?.toLowerCase() === 'websocket',
@@ -143,7 +144,6 @@ export function makeServer(deps: ServerDeps): FastifyInstance {
       replyWithError(deps, error, { request, reply })
     },
   })
-  const clients = deps.clients ?? PEERS_ARE_CLIENTS
   const acceptsSessions = deps.signIn !== undefined
   const countProxied = limitConnections(app, { limits: settings.connections, ids: requestIds, clients })
   limitPipelining(app.server)

@@ -6,6 +6,7 @@ import { text } from 'node:stream/consumers'
 import { test, type TestContext } from 'node:test'
 import { WebSocket, WebSocketServer } from 'ws'
 import { makeChunkPacer } from '../../../src/http/connections/pace-chunks.ts'
+import { PEERS_ARE_CLIENTS } from '../../../src/http/requests/client-address.ts'
 import { ChunkedRequest } from '../../../src/http/requests/bodies/chunked-request.ts'
 import { exchangeRaw } from '../../support/raw-http.ts'
 
@@ -16,7 +17,7 @@ import { exchangeRaw } from '../../support/raw-http.ts'
  * and closes connections to /timeout that make no progress for a second.
  */
 async function listen(t: TestContext) {
-  const pacer = makeChunkPacer()
+  const pacer = makeChunkPacer(PEERS_ARE_CLIENTS)
   const requests: ChunkedRequest[] = []
   const server = createServer({ IncomingMessage: pacer.Request }, (request, response) => {
     assert.ok(request instanceof ChunkedRequest)
