@@ -1,6 +1,7 @@
 import { constants, type ClientHttp2Stream, type ServerHttp2Stream } from 'node:http2'
 import { endsStream } from './http2-flags.ts'
 import { RequestRefused } from './request-refused.ts'
+import { sendFields } from './send-fields.ts'
 import { writeAll, type WriteBounds } from './sockets.ts'
 
 type Options = {
@@ -18,19 +19,26 @@ export function relayHttp2Response(
 ): void {
   let trailers: object = {}
   from.on('headers', (headers, _flags, rawHeaders) => {
-    if (!to.destroyed && keep(rawHeaders)) to.additionalHeaders(headers)
+    if (to.destroyed || !keep(rawHeaders)) return
+    sendFields(to, () => {
+      to.additionalHeaders(headers)
+    })
   })
   from.on('trailers', (headers, _flags, rawHeaders) => {
     if (keep(rawHeaders)) trailers = headers
   })
   to.on('wantTrailers', () => {
-    if (!to.destroyed) to.sendTrailers({ ...trailers })
+    sendFields(to, () => {
+      to.sendTrailers({ ...trailers })
+    })
   })
   from.on('response', (_headers, flags, rawHeaders) => {
     if (to.destroyed || !keep(rawHeaders)) return
     const endStream = endsStream(flags)
-    to.respond(rawHeaders, { endStream, waitForTrailers: !endStream, ...NO_DATE })
-    if (!endStream)
+    sendFields(to, () => {
+      to.respond(rawHeaders, { endStream, waitForTrailers: !endStream, ...NO_DATE })
+    })
+    if (!endStream && to.headersSent)
       relayBody(from, to, bounds).catch((error: unknown) => {
         if (error instanceof RequestRefused) onRefused(error)
         else if (!to.closed) to.close(from.rstCode || constants.NGHTTP2_INTERNAL_ERROR)

@@ -16,6 +16,7 @@ import { readHttp2Request, type Http2Request } from './http2-request.ts'
 import type { ServedRequests } from './intercepted-connection.ts'
 import { relayHttp2Response } from './relay-http2-response.ts'
 import { RequestRefused } from './request-refused.ts'
+import { sendFields } from './send-fields.ts'
 import { firstOf, writeAll, type WriteBounds } from './sockets.ts'
 
 const MAX_HEAD = 64 * 1024
@@ -80,7 +81,9 @@ export async function serveHttp2({ guest, rules, connectServer, memory, onRefuse
     // A head stays here until the server takes it, also after the client has reset its own stream.
     keepUntilClosed(memory, bytesOf(request.rawHeaders), upstream)
     upstream.on('wantTrailers', () => {
-      if (!upstream.destroyed) upstream.sendTrailers(trailers())
+      sendFields(upstream, () => {
+        upstream.sendTrailers(trailers())
+      })
     })
     stream.on('close', () => {
       if (!upstream.closed) upstream.close(stream.rstCode)
