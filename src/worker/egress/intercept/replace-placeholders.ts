@@ -1,7 +1,14 @@
 import type { RunSecret } from '../../../domain/spec/secrets.ts'
 import type { PlaceholderIndex } from './placeholder-index.ts'
+import { RequestRefused } from './request-refused.ts'
 
 /** Puts values in place of placeholders in Latin-1 text. */
+
+/**
+ * How many bytes a text may grow by. A value may be 65,536 times as long as its placeholder, and 8,000 of them in one header field
+ * ended the process, because its memory was used up.
+ */
+const MAX_GROWTH = 1024 * 1024
 
 /** Replaces the placeholders of those secrets that are wanted. Absent: of all. */
 export type Replacer = (text: string, isWanted?: (secret: RunSecret) => boolean) => string
@@ -77,7 +84,10 @@ function endOfFinal(text: string, found: readonly Found[], begins: Iterable<numb
   return text.length
 }
 
+/** Throws `RequestRefused` if the values are too long together. */
 function putIn(text: string, found: readonly Found[]): string {
+  const growth = found.reduce((sum, { start, end, value }) => sum + value.length - (end - start), 0)
+  if (growth > MAX_GROWTH) throw new RequestRefused('values that are too long together')
   let [replaced, from] = ['', 0]
   for (const { start, end, value } of found) {
     replaced += text.slice(from, start) + value

@@ -2,7 +2,7 @@ import type { BodyBudget } from './body-budget.ts'
 import { makeChunkedDecoder, encodeChunk } from './chunked-body.ts'
 import { makeSearch, makeViolationFinder } from './find-placeholders.ts'
 import type { HostSecrets } from './host-secrets.ts'
-import { makeReplacement, makeReplacer } from './replace-placeholders.ts'
+import { makeReplacement } from './replace-placeholders.ts'
 import { listOf, parseFields, renderHead, type RequestHead } from './request-head.ts'
 import { RequestRefused, type Violation } from './request-refused.ts'
 
@@ -41,14 +41,8 @@ export function openBody(head: RequestHead, secrets: HostSecrets, budget: BodyBu
     return chunkedBody(head, { check, secrets, change: replacement.push, end: replacement.end })
   }
   if (head.body > MAX_SUBSTITUTED_BODY) throw new RequestRefused('a body too large for substitution')
-  const replace = makeReplacer(wanted, secrets.index)
-  return wholeBody(head, head.body, {
-    budget,
-    change: (bytes) => {
-      check(bytes)
-      return Buffer.from(replace(bytes.toString('latin1')), 'latin1')
-    },
-  })
+  const replacement = makeReplacement(wanted, secrets.index)
+  return wholeBody(head, head.body, { budget, check, change: replacement.push, end: replacement.end })
 }
 
 type Check = (bytes: Buffer) => void
@@ -87,12 +81,13 @@ function forwardBody(head: RequestHead, check: Check, secrets: HostSecrets): Req
   }
 }
 
-type ChunkedOptions = {
+type ChangeOptions = {
   readonly check: Check
-  readonly secrets: HostSecrets
   readonly change: (bytes: Buffer) => Buffer
   readonly end: () => Buffer
 }
+
+type ChunkedOptions = ChangeOptions & { readonly secrets: HostSecrets }
 
 function chunkedBody(head: RequestHead, { check, secrets, change, end }: ChunkedOptions): RequestBody {
   const decode = makeChunkedDecoder()
@@ -112,21 +107,26 @@ function chunkedBody(head: RequestHead, { check, secrets, change, end }: Chunked
   }
 }
 
-type WholeOptions = { readonly budget: BodyBudget; readonly change: (body: Buffer) => Buffer }
+type WholeOptions = ChangeOptions & { readonly budget: BodyBudget }
 
-/** Keeps a body until it is complete, in one piece: many small parts would take far more memory than their bytes. */
-function wholeBody(head: RequestHead, length: number, { budget, change }: WholeOptions): RequestBody {
+/**
+ * Keeps a body until it is complete, in one piece: many small parts would take far more memory than their bytes. Values are put in as it
+ * arrives. Its end alone would otherwise take as long as all of it, while other connections wait.
+ */
+function wholeBody(head: RequestHead, length: number, { budget, check, change, end }: WholeOptions): RequestBody {
   let kept: Buffer = Buffer.alloc(0)
   let filled = 0
+  let left = length
 
   function keep(data: Buffer): void {
     const needed = filled + data.length
     if (needed > kept.length) {
-      const size = Math.min(length, Math.max(needed, 2 * kept.length, FIRST_BYTES))
+      const larger = Math.max(needed, 2 * kept.length, FIRST_BYTES)
+      const size = needed <= length ? Math.min(length, larger) : larger
       if (!budget.acquire(size - kept.length)) throw new RequestRefused('no memory for a body with substitution')
-      const larger = Buffer.allocUnsafeSlow(size)
-      kept.copy(larger)
-      kept = larger
+      const grown = Buffer.allocUnsafeSlow(size)
+      kept.copy(grown)
+      kept = grown
     }
     data.copy(kept, filled)
     filled = needed
@@ -135,10 +135,13 @@ function wholeBody(head: RequestHead, length: number, { budget, change }: WholeO
   return {
     head: null,
     push(bytes) {
-      const data = bytes.subarray(0, length - filled)
-      keep(data)
-      if (filled < length) return { output: [], rest: null }
-      const body = change(kept)
+      const data = bytes.subarray(0, left)
+      left -= data.length
+      check(data)
+      keep(change(data))
+      if (left > 0) return { output: [], rest: null }
+      keep(end())
+      const body = kept.subarray(0, filled)
       const fields = head.fields.filter(({ name }) => !['content-length', 'expect'].includes(name.toLowerCase()))
       const changed = { ...head, fields: [...fields, { name: 'Content-Length', value: String(body.length) }] }
       return { output: [renderHead(changed), body], rest: bytes.subarray(data.length) }

@@ -4,6 +4,9 @@ import { makeReplacer, type Replacer } from './replace-placeholders.ts'
 import type { Field, RequestHead } from './request-head.ts'
 import { RequestRefused } from './request-refused.ts'
 
+/** How long all fields may be with the values in them. Servers take far less. */
+const MAX_LENGTH = 1024 * 1024
+
 const BASIC = /^(basic[ ]+)(\S*)$/i
 
 /** Puts values into the query and the header fields of a request. */
@@ -13,11 +16,15 @@ export function substituteHead<Head extends Pick<RequestHead, 'target' | 'fields
 ): Head {
   if (allowed.length === 0) return head
   const replace = makeReplacer(allowed, index)
-  return {
-    ...head,
-    target: substituteQuery(head.target, replace),
-    fields: head.fields.map((field) => substituteField(field, replace)),
-  }
+  const target = substituteQuery(head.target, replace)
+  let length = target.length
+  const fields = head.fields.map((field) => {
+    const substituted = substituteField(field, replace)
+    length += substituted.value.length
+    if (length > MAX_LENGTH) throw new RequestRefused('values that are too long together')
+    return substituted
+  })
+  return { ...head, target, fields }
 }
 
 function substituteQuery(target: string, replace: Replacer): string {
