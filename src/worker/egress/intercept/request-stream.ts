@@ -2,7 +2,7 @@ import type { BodyBudget } from './body-budget.ts'
 import { checkHead } from './check-head.ts'
 import { makeSearch } from './find-placeholders.ts'
 import type { HostSecrets } from './host-secrets.ts'
-import { openBody, refuseViolation, type RequestBody } from './request-body.ts'
+import { openBody, refuseViolation, type BodyStep, type RequestBody } from './request-body.ts'
 import { listOf, parseHead, renderHead, type RequestHead } from './request-head.ts'
 import { RequestRefused, type RequestContext } from './request-refused.ts'
 import { substituteHead } from './substitute.ts'
@@ -10,12 +10,12 @@ import { substituteHead } from './substitute.ts'
 const MAX_HEAD = 64 * 1024
 
 export type RequestStream = {
-  /** Takes bytes of the client and returns what to forward. Throws `RequestRefused`. */
-  readonly push: (bytes: Buffer) => readonly Buffer[]
+  /** Takes bytes of the client and returns what to forward, in steps of one request at most. Throws `RequestRefused`. */
+  readonly push: (bytes: Buffer) => Iterable<readonly Buffer[]>
   /** True while a request to upgrade waits for its response. Bytes are kept meanwhile, so push none. */
   readonly awaitsUpgrade: () => boolean
   /** Goes on after the response to an upgrade, and returns what to forward. */
-  readonly finishUpgrade: (isAccepted: boolean) => readonly Buffer[]
+  readonly finishUpgrade: (isAccepted: boolean) => Iterable<readonly Buffer[]>
   /** How many requests were begun. */
   readonly requests: () => number
   /** Whether the client waits for `100 Continue` of a request whose body is changed as a whole. */
@@ -50,16 +50,16 @@ export function makeRequestStream({ authority, secretsFor, budget, isOpaque }: O
   let context: RequestContext = { method: null, host: null, path: null }
 
   return {
-    push: withContext(push),
+    push,
     awaitsUpgrade: () => isWaiting,
-    finishUpgrade: withContext((isAccepted: boolean) => {
+    finishUpgrade(isAccepted) {
       isWaiting = false
       isUpgrade = false
       if (isAccepted && secrets !== null) searchOpaque = makeSearch(secrets, 'opaque')
       const rest = held
       held = Buffer.alloc(0)
-      return rest.length === 0 ? [] : push(rest)
-    }),
+      return push(rest)
+    },
     requests: () => requests,
     heldBytes: () => held.length,
     keepsBody: () => body !== null && body.head === null,
@@ -71,43 +71,40 @@ export function makeRequestStream({ authority, secretsFor, budget, isOpaque }: O
     },
   }
 
-  function withContext<Input>(run: (input: Input) => readonly Buffer[]): (input: Input) => readonly Buffer[] {
-    return (input) => {
-      try {
-        return run(input)
-      } catch (error) {
-        if (!(error instanceof RequestRefused)) throw error
-        throw new RequestRefused(error.message, { violation: error.violation, isByPolicy: error.isByPolicy, context })
-      }
+  /** A piece may have thousands of requests. Others are served between its steps. */
+  function* push(bytes: Buffer): Iterable<readonly Buffer[]> {
+    let input: Buffer | null = bytes
+    while (input !== null && input.length > 0) {
+      const { output, rest }: BodyStep = withContext(input)
+      yield output
+      input = rest
     }
   }
 
-  function push(bytes: Buffer): readonly Buffer[] {
-    const output: Buffer[] = []
-    let input = bytes
-    while (input.length > 0) {
-      if (isWaiting) {
-        held = Buffer.concat([held, input])
-        break
-      }
-      if (isOpaque && authority !== null) searchOpaque ??= makeSearch(secretsFor(authority), 'opaque')
-      if (searchOpaque !== null) {
-        refuseViolation(searchOpaque(input))
-        return [...output, input]
-      }
-      if (body === null) {
-        const rest = takeHead(input, output)
-        if (rest === null) break
-        input = rest
-      } else {
-        const step = body.push(input)
-        output.push(...step.output)
-        if (step.rest === null) break
-        endRequest()
-        input = step.rest
-      }
+  function withContext(input: Buffer): BodyStep {
+    try {
+      return takeStep(input)
+    } catch (error) {
+      if (!(error instanceof RequestRefused)) throw error
+      throw new RequestRefused(error.message, { violation: error.violation, isByPolicy: error.isByPolicy, context })
     }
-    return output
+  }
+
+  /** Takes a head, or what there is of a body or of other bytes. */
+  function takeStep(input: Buffer): BodyStep {
+    if (isWaiting) {
+      held = Buffer.concat([held, input])
+      return { output: [], rest: null }
+    }
+    if (isOpaque && authority !== null) searchOpaque ??= makeSearch(secretsFor(authority), 'opaque')
+    if (searchOpaque !== null) {
+      refuseViolation(searchOpaque(input))
+      return { output: [input], rest: null }
+    }
+    if (body === null) return takeHead(input)
+    const step = body.push(input)
+    if (step.rest !== null) endRequest()
+    return step
   }
 
   function closeBody(): void {
@@ -120,30 +117,31 @@ export function makeRequestStream({ authority, secretsFor, budget, isOpaque }: O
     isWaiting = isUpgrade
   }
 
-  /** Reads a head if it is complete. Returns the bytes after it. */
-  function takeHead(input: Buffer, output: Buffer[]): Buffer | null {
+  /** Reads a head if it is complete. */
+  function takeHead(input: Buffer): BodyStep {
     const searchFrom = Math.max(0, held.length - 3)
     const all = trimLines(held.length === 0 ? input : Buffer.concat([held, input]))
     const end = all.indexOf('\r\n\r\n', Math.min(searchFrom, all.length))
     if (end > MAX_HEAD || (end === -1 && all.length > MAX_HEAD)) throw new RequestRefused('a head over 64 KiB')
     held = end === -1 ? Buffer.from(all) : Buffer.alloc(0)
-    if (end === -1) return null
+    if (end === -1) return { output: [], rest: null }
     requests += 1
     context = { method: null, host: null, path: null }
-    beginRequest(parseHead(all.subarray(0, end)), output)
-    return all.subarray(end + 4)
+    const output = beginRequest(parseHead(all.subarray(0, end)))
+    return { output, rest: all.subarray(end + 4) }
   }
 
-  function beginRequest(parsed: RequestHead, output: Buffer[]): void {
+  function beginRequest(parsed: RequestHead): readonly Buffer[] {
     context = { method: parsed.method, host: parsed.host, path: parsed.target.split(/[?#]/)[0] ?? '' }
     if (authority !== null && parsed.host !== authority) throw new RequestRefused('a Host other than the server name')
     secrets = secretsFor(parsed.host)
     checkHead(parsed, secrets)
     const head = withoutUpgrade(substituteHead(parsed, secrets))
-    body = openBody(head, secrets, budget)
-    if (body.head === null) expectsContinue = requests === 1 && listOf(head.fields, 'expect').includes('100-continue')
-    else output.push(renderHead(body.head))
+    const opened = openBody(head, secrets, budget)
+    body = opened
+    if (opened.head === null) expectsContinue = requests === 1 && listOf(head.fields, 'expect').includes('100-continue')
     if (head.body === 0) endRequest()
+    return opened.head === null ? [] : [renderHead(opened.head)]
   }
 
   /** Only the first request of a connection may upgrade it, and not to HTTP/2: its response is found without counting. */

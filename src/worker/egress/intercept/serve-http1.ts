@@ -1,4 +1,5 @@
 import type { Socket } from 'node:net'
+import { setImmediate } from 'node:timers/promises'
 import { KEPT, keepWhile } from '../connection-memory.ts'
 import type { BodyBudget } from './body-budget.ts'
 import type { ServedRequests } from './intercepted-connection.ts'
@@ -30,33 +31,19 @@ export async function serveHttp1({
   const stream = makeRequestStream({ ...rules, budget, isOpaque })
   const bounds = { memory, readAheadBytes: KEPT.readAhead }
   const upgrade = Promise.withResolvers<boolean>()
-  let upstream: Socket | null = null
+  let upstream = null as Socket | null
+  let response: Promise<void> | null = null
   let hasResponse = false
   let idleTimer: NodeJS.Timeout | undefined
   let releaseHeld = memory.reserve(0)
   guest.on('close', () => upstream?.destroy())
   try {
-    let response: Promise<void> | null = null
     for await (const bytes of guest.iterator({ destroyOnReturn: false }) as AsyncIterable<Buffer>) {
-      clearTimeout(idleTimer)
-      const output = stream.push(bytes)
-      releaseHeld()
-      releaseHeld = memory.reserve(stream.heldBytes())
-      if (stream.keepsBody()) idleTimer = setTimeout(() => guest.destroy(), budget.idleLimitMs)
-      if (stream.takeContinue() && !hasResponse) guest.write('HTTP/1.1 100 Continue\r\n\r\n')
-      if (output.length === 0) continue
-      upstream ??= await connectServer([])
+      await forward(stream.push(bytes))
       if (guest.destroyed) break
-      response ??= relayResponses(upstream, guest, {
-        bounds,
-        onBegin: noteResponse,
-        onUpgrade: upgrade.resolve,
-        onRefused,
-      })
-      await writeAll(upstream, output, bounds)
       if (!stream.awaitsUpgrade()) continue
       const isAccepted = await keepWhile(memory, KEPT.readAhead, () => upgrade.promise)
-      await writeAll(upstream, stream.finishUpgrade(isAccepted), bounds)
+      await forward(stream.finishUpgrade(isAccepted))
     }
     upstream?.setTimeout(HALF_CLOSED_LIMIT_MS, () => upstream?.destroy())
     upstream?.end()
@@ -71,6 +58,33 @@ export async function serveHttp1({
     releaseHeld()
     stream.close()
     upstream?.destroy()
+  }
+
+  /** Forwards the requests in a piece. After each but the first, other connections have a turn. */
+  async function forward(steps: Iterable<readonly Buffer[]>): Promise<void> {
+    const before = stream.requests()
+    for (const output of steps) {
+      clearTimeout(idleTimer)
+      releaseHeld()
+      releaseHeld = memory.reserve(stream.heldBytes())
+      if (stream.keepsBody()) idleTimer = setTimeout(() => guest.destroy(), budget.idleLimitMs)
+      if (stream.takeContinue() && !hasResponse) guest.write('HTTP/1.1 100 Continue\r\n\r\n')
+      if (output.length > 0) await send(output)
+      if (guest.destroyed) return
+      if (stream.requests() > before + 1) await keepWhile(memory, KEPT.readAhead, () => setImmediate())
+    }
+  }
+
+  async function send(output: readonly Buffer[]): Promise<void> {
+    upstream ??= await connectServer([])
+    if (guest.destroyed) return
+    response ??= relayResponses(upstream, guest, {
+      bounds,
+      onBegin: noteResponse,
+      onUpgrade: upgrade.resolve,
+      onRefused,
+    })
+    await writeAll(upstream, output, bounds)
   }
 
   function noteResponse(): void {

@@ -28,16 +28,15 @@ test('values that would take the memory of the process are refused, in a head an
     `${head}Transfer-Encoding: chunked\r\n\r\n20\r\n${many}\r\n0\r\n\r\n`,
     `${head}Content-Length: 32\r\n\r\n${many}`,
   ])
-    assert.throws(() => streamFor([long]).push(bytes(request)), { message: 'values that are too long together' })
+    assert.throws(() => [...streamFor([long]).push(bytes(request))], { message: 'values that are too long together' })
 })
 
 test('a body of a known length is changed as it arrives, and is sent as a whole', () => {
   const stream = streamFor([testSecret(), testSecret({ placeholder: '$MSB_KEY_2', value: '2', env_var: 'K2' })])
   const body = 'a $MSB_KEY b $MSB_KEY_2 c $MSB_KE'
   const head = `POST / HTTP/1.1\r\nHost: api.test\r\nContent-Length: ${String(body.length)}\r\n\r\n`
-  const output = [...head, ...body, ...'GET / HTTP/1.1\r\nHost: api.test\r\n\r\n'].flatMap((one) =>
-    stream.push(bytes(one)),
-  )
+  const text = `${head}${body}GET / HTTP/1.1\r\nHost: api.test\r\n\r\n`
+  const output = Array.from(text, (one) => [...stream.push(bytes(one))]).flat(2)
   const changed = 'a the-real-value b 2 c $MSB_KE'
   const [first, second, next] = output.map(String)
   assert.equal(first, `POST / HTTP/1.1\r\nHost: api.test\r\nContent-Length: ${String(changed.length)}\r\n\r\n`)
@@ -52,6 +51,22 @@ test('a placeholder that must not leave is found in a body of a known length bef
     allowed_hosts: [{ type: 'exact', value: 'x' }],
   })
   const stream = streamFor([testSecret(), elsewhere])
-  stream.push(bytes(`POST / HTTP/1.1\r\nHost: api.test\r\nContent-Length: ${String(16 * MIB)}\r\n\r\n`))
-  assert.throws(() => stream.push(bytes('$OTHER')), { message: 'a placeholder for another host' })
+  assert.deepEqual(
+    [...stream.push(bytes(`POST / HTTP/1.1\r\nHost: api.test\r\nContent-Length: ${String(16 * MIB)}\r\n\r\n`))].flat(),
+    [],
+  )
+  assert.throws(() => [...stream.push(bytes('$OTHER'))], { message: 'a placeholder for another host' })
+})
+
+test('of the requests in a piece, one is judged at a time', () => {
+  let judged = 0
+  const { secrets, index } = prepareSecrets([testSecret()])
+  const budget = makeBodyBudgets({ capacity: MIB, idleLimitMs: 60_000 })('')
+  const secretsFor = () => {
+    judged += 1
+    return { allowed: secrets, forbidden: [], tolerated: [], index }
+  }
+  const { push } = makeRequestStream({ authority: null, secretsFor, budget, isOpaque: false })
+  const counts = Array.from(push(bytes('GET / HTTP/1.1\r\nHost: api.test\r\n\r\n'.repeat(3))), () => judged)
+  assert.deepEqual(counts, [1, 2, 3])
 })
