@@ -22,9 +22,10 @@ export function makeViolationFinder({ forbidden, tolerated, index }: HostSecrets
   /** For each place, how far a tolerated placeholder reaches that begins there or before. */
   const findTolerated = (text: string): Int32Array => {
     const reach = new Int32Array(text.length)
-    index.search(text, (nth, start) => {
-      if (isTolerated[nth] === true) reach[start] = endOf(nth, start)
-      return isTolerated[nth] === true
+    const isWanted = (nth: number): boolean => isTolerated[nth] === true
+    index.search(text, isWanted, (nth, start) => {
+      reach[start] = endOf(nth, start)
+      return true
     })
     for (let at = 1; at < reach.length; at += 1) reach[at] = Math.max(reach[at] ?? 0, reach[at - 1] ?? 0)
     return reach
@@ -32,15 +33,14 @@ export function makeViolationFinder({ forbidden, tolerated, index }: HostSecrets
 
   const findAll = (text: string, settled: number): ReadonlySet<string> => {
     const found = new Set<string>()
-    const isFound = placeholders.map(() => false)
+    const isWanted = (nth: number): boolean => isForbidden[nth] === true && !found.has(placeholders[nth] ?? '')
     let reach: Int32Array | null = null
-    index.search(text, (nth, start) => {
-      if (isForbidden[nth] === true && isFound[nth] === false && start >= settled) {
-        if (tolerated.length > 0) reach ??= findTolerated(text)
-        isFound[nth] = (reach?.[start] ?? 0) < endOf(nth, start)
-        if (isFound[nth]) found.add(placeholders[nth] ?? '')
-      }
-      return found.size === forbidden.length
+    index.search(text, isWanted, (nth, start) => {
+      if (start < settled) return true
+      if (tolerated.length > 0) reach ??= findTolerated(text)
+      if ((reach?.[start] ?? 0) >= endOf(nth, start)) return true // and so are shorter ones
+      found.add(placeholders[nth] ?? '')
+      return false
     })
     return found
   }

@@ -61,10 +61,13 @@ function makeFinder(secrets: readonly RunSecret[], index: PlaceholderIndex): Fin
   const numbered = index.placeholders.map((placeholder) => byPlaceholder.get(placeholder))
   return (text, isWanted) => {
     const places: Found[] = [] // from right to left
-    index.search(text, (nth, start) => {
+    const isWantedAt = (nth: number): boolean => {
       const secret = numbered[nth]
-      if (secret === undefined || !isWanted(secret)) return false
-      places.push({ start, end: start + secret.placeholder.length, value: secret.value })
+      return secret !== undefined && isWanted(secret)
+    }
+    index.search(text, isWantedAt, (nth, start) => {
+      const secret = numbered[nth]
+      if (secret !== undefined) places.push({ start, end: start + secret.placeholder.length, value: secret.value })
       return true
     })
     const found: Found[] = []

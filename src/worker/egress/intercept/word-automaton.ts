@@ -2,8 +2,10 @@
 export type WordAutomaton = {
   /** The node after a character. The first one is 0. */
   follow(node: number, code: number): number
-  /** Calls `visit` with the number of each word that ends at a node, the longest first, until it returns true. */
-  forEachWord(node: number, visit: (nth: number) => boolean): void
+  /** The number of the longest word that ends at a node, or -1. */
+  longestWord(node: number): number
+  /** The number of the longest shorter word that ends a word, or -1. */
+  shorterWord(nth: number): number
   /** The lengths of the ends of the text with which a longer word begins, the longest first. */
   beginsAt(node: number): Iterable<number>
 }
@@ -19,6 +21,7 @@ export function makeWordAutomaton(words: readonly string[]): WordAutomaton {
   const [nearestEnd, nearestWord] = [new Int32Array(size), new Int32Array(size)]
   /** The length of a node's text, and the number of the word that ends there plus one. */
   const [lengths, wordAt] = [new Int32Array(size), new Int32Array(size)]
+  const nodeOf = new Int32Array(words.length)
   let nodes = 1
 
   for (const [nth, word] of words.entries()) {
@@ -28,15 +31,14 @@ export function makeWordAutomaton(words: readonly string[]): WordAutomaton {
       node = childOf(node, code) || addChild(node, code)
     }
     if (node !== 0) wordAt[node] = nth + 1
+    nodeOf[nth] = node
   }
   linkEnds()
 
   return {
     follow,
-    forEachWord(node, visit) {
-      let at = read(wordAt, node) === 0 ? read(nearestWord, node) : node
-      while (at !== 0 && !visit(read(wordAt, at) - 1)) at = read(nearestWord, at)
-    },
+    longestWord: (node) => (read(wordAt, node) || read(wordAt, read(nearestWord, node))) - 1,
+    shorterWord: (nth) => read(wordAt, read(nearestWord, read(nodeOf, nth))) - 1,
     *beginsAt(node) {
       for (let at = node; at !== 0; at = read(nearestEnd, at)) if (read(firstChild, at) !== 0) yield read(lengths, at)
     },
