@@ -11,8 +11,9 @@ import {
 } from 'node:http2'
 import { endsStream } from './http2-flags.ts'
 import type { Socket } from 'node:net'
+import { spreadSteps } from '../../../lib/turns/spread-steps.ts'
 import { watchSession } from '../watch-peer.ts'
-import { readHttp2Request, type Http2Request } from './http2-request.ts'
+import { readHttp2Request } from './http2-request.ts'
 import type { ServedRequests } from './intercepted-connection.ts'
 import { relayHttp2Response } from './relay-http2-response.ts'
 import { RequestRefused } from './request-refused.ts'
@@ -24,6 +25,8 @@ const MAX_FIELDS = 1024
 const MAX_STREAMS = 1024
 /** How many bytes may wait in a stream, and in all streams of a connection together. */
 const WINDOW = 1024 * 1024
+/** How much of a body is searched at once. */
+const PIECE = 64 * 1024
 
 const OPTIONS = {
   maxHeaderListPairs: MAX_FIELDS,
@@ -42,6 +45,8 @@ export async function serveHttp2({ guest, rules, connectServer, memory, onRefuse
   let isRefused = false
   let session: ServerHttp2Session | null = null
   const bounds = { memory, readAheadBytes: 0 } // it is in the window
+  // In a few bytes, a frame may name 64 KiB of fields that were sent before, and a read may have hundreds of frames.
+  const nextStep = spreadSteps()
   keepUntilClosed(memory, 2 * WINDOW, guest)
   await openSession(guest, () => {
     guest.once('end', end)
@@ -71,8 +76,11 @@ export async function serveHttp2({ guest, rules, connectServer, memory, onRefuse
   ): Promise<void> {
     const keep = keepForStream(stream, { memory, refuse })
     if (!keep(rawHeaders)) return
+    const trailers = hasBody ? takeTrailers(stream, keep) : () => ({})
+    let checked: OutgoingHttpHeaders = {}
+    await nextStep()
+    if (stream.closed) return
     const request = readHttp2Request(rawHeaders, rules)
-    const trailers = hasBody ? takeTrailers(stream, { request, keep, refuse }) : () => ({})
     server ??= openServer()
     const client = await server
     if (stream.closed) return
@@ -82,14 +90,21 @@ export async function serveHttp2({ guest, rules, connectServer, memory, onRefuse
     keepUntilClosed(memory, bytesOf(request.rawHeaders), upstream)
     upstream.on('wantTrailers', () => {
       sendFields(upstream, () => {
-        upstream.sendTrailers(trailers())
+        upstream.sendTrailers(checked)
       })
     })
     stream.on('close', () => {
       if (!upstream.closed) upstream.close(stream.rstCode)
     })
     relayHttp2Response(upstream, stream, { keep, bounds, onRefused: refuse })
-    if (hasBody) await relayBody(stream, upstream, { check: request.checkBody, bounds })
+    if (!hasBody) return
+    const isRelayed = await relayBody(stream, upstream, { check: request.checkBody, nextStep, bounds })
+    if (!isRelayed) return
+    await nextStep()
+    const arrived = trailers()
+    request.checkTrailers(fieldsOf(arrived))
+    checked = arrived
+    upstream.end()
   }
 
   async function openServer(): Promise<ClientHttp2Session> {
@@ -165,36 +180,39 @@ function bytesOf(fields: readonly string[]): number {
   return KEPT.stream + 2 * fields.join('').length
 }
 
-type Checked = {
-  readonly request: Http2Request
-  readonly keep: Keep
-  readonly refuse: (error: RequestRefused) => void
-}
-
-/** Checks the trailers of a request when they arrive, which may be before its body is read. Returns those that arrived. */
-function takeTrailers(from: ServerHttp2Stream, { request, keep, refuse }: Checked): () => OutgoingHttpHeaders {
+/** Keeps the trailers of a request, which may arrive before its body is read. Returns those that arrived. */
+function takeTrailers(from: ServerHttp2Stream, keep: Keep): () => OutgoingHttpHeaders {
   let trailers: OutgoingHttpHeaders = {}
   from.on('trailers', (headers) => {
-    try {
-      const fields = Object.entries(headers).flatMap(([name, value]) => [name, String(value)])
-      request.checkTrailers(fields)
-      if (keep(fields)) trailers = { ...headers }
-    } catch (error) {
-      if (error instanceof RequestRefused) refuse(error)
-    }
+    if (keep(fieldsOf(headers))) trailers = { ...headers }
   })
   return () => trailers
 }
 
+/** Names and values in turn. */
+function fieldsOf(headers: OutgoingHttpHeaders): readonly string[] {
+  return Object.entries(headers).flatMap(([name, value]) => [name, String(value)])
+}
+
+type BodyOptions = {
+  readonly check: (bytes: Buffer) => void
+  readonly nextStep: () => Promise<void>
+  readonly bounds: WriteBounds
+}
+
+/** Relays a body in pieces that are searched in a turn each: what waits in a stream may fill its window. Returns whether all of it was. */
 async function relayBody(
   from: ServerHttp2Stream,
   to: ClientHttp2Stream,
-  { check, bounds }: { readonly check: (bytes: Buffer) => void; readonly bounds: WriteBounds },
-): Promise<void> {
-  for await (const bytes of from.iterator({ destroyOnReturn: false }) as AsyncIterable<Buffer>) {
-    check(bytes)
-    if (!to.writable) return // the server answered without reading all of it
-    await writeAll(to, [bytes], bounds)
-  }
-  to.end()
+  { check, nextStep, bounds }: BodyOptions,
+): Promise<boolean> {
+  for await (const bytes of from.iterator({ destroyOnReturn: false }) as AsyncIterable<Buffer>)
+    for (let at = 0; at < bytes.length; at += PIECE) {
+      const piece = bytes.subarray(at, at + PIECE)
+      await nextStep()
+      check(piece)
+      if (!to.writable) return false // the server answered without reading all of it
+      await writeAll(to, [piece], bounds)
+    }
+  return true
 }

@@ -1,9 +1,11 @@
 import assert from 'node:assert/strict'
 import { once } from 'node:events'
 import { mkdtempSync, rmSync } from 'node:fs'
+import { connect as connectTcp } from 'node:net'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { after, test, type TestContext } from 'node:test'
+import { setImmediate } from 'node:timers/promises'
 import { connect as connectTls } from 'node:tls'
 import { makeCertificate } from '../../../support/certificates.ts'
 import { openInterceptor, openUpstream, testSecret } from '../../../support/intercept.ts'
@@ -30,10 +32,10 @@ function frame(type: number, flags: number, { stream = 1, payload = '' } = {}): 
   return Buffer.concat([head, Buffer.from(payload, 'latin1')])
 }
 
-function fields(list: Fields, flags = 0): Buffer {
+function fields(list: Fields, flags = 0, stream = 1): Buffer {
   const texts = list.flat().map((text) => String.fromCharCode(text.length) + text)
   const payload = list.map((_, nth) => `\0${texts.slice(2 * nth, 2 * nth + 2).join('')}`).join('')
-  return frame(HEADERS, END_HEADERS | flags, { payload })
+  return frame(HEADERS, END_HEADERS | flags, { payload, stream })
 }
 
 const body = frame(DATA, 0, { payload: 'the body' })
@@ -69,6 +71,28 @@ function hasReset(frames: Buffer): boolean {
     if (frames[at + 3] === RESET) return true
   return false
 }
+
+test('the heads of a read are judged in a turn of the event loop each', async (t) => {
+  let turn = 0
+  const turns: number[] = []
+  const upstream = await openUpstream(t, certificate, (socket) => socket.destroy())
+  const options = { upstreamPort: upstream.port, caFile: certificate.caFile, secrets: [], isPlain: true }
+  const { port } = await openInterceptor(t, { ...options, allowsHost: () => turns.push(turn) > 0 })
+  // Each host is judged anew, because the one before was another.
+  const heads = Array.from({ length: 40 }, (_, n) => {
+    const host = `${String(n % 2)}.test`
+    return fields([[':method', 'GET'], [':scheme', 'http'], [':authority', host], [':path', '/']], END_STREAM, 2 * n + 1) // prettier-ignore
+  })
+  const client = connectTcp(port, '127.0.0.1')
+  t.after(() => client.destroy())
+  client.on('error', () => client.destroy())
+  client.write(Buffer.concat([Buffer.from(PREFACE), settings, ...heads]))
+  while (turns.length < heads.length) {
+    await setImmediate()
+    turn += 1
+  }
+  assert.ok(new Set(turns).size > heads.length / 2, String(turns))
+})
 
 // An exception in the listener of an event would end the egress process, and it fails a test.
 const refused: Readonly<Record<string, Fields>> = {
