@@ -1,3 +1,6 @@
+/** How many children of a node are compared with a character, one after the other. */
+const SIBLINGS_MAX = 8
+
 /** Follows a Latin-1 text and knows which words end where. A node stands for the longest end of the text with which a word begins. */
 export type WordAutomaton = {
   /** The node after a character. The first one is 0. */
@@ -22,6 +25,8 @@ export function makeWordAutomaton(words: readonly string[]): WordAutomaton {
   /** The length of a node's text, and the number of the word that ends there plus one. */
   const [lengths, wordAt] = [new Int32Array(size), new Int32Array(size)]
   const nodeOf = new Int32Array(words.length)
+  /** The children of nodes that have many, by their characters. */
+  const rows = new Map<number, Int32Array>()
   let nodes = 1
 
   for (const [nth, word] of words.entries()) {
@@ -55,8 +60,19 @@ export function makeWordAutomaton(words: readonly string[]): WordAutomaton {
 
   function childOf(node: number, code: number): number {
     let child = read(firstChild, node)
-    while (child !== 0 && read(codes, child) !== code) child = read(nextSibling, child)
+    for (let walked = 0; child !== 0 && read(codes, child) !== code; walked += 1) {
+      if (walked === SIBLINGS_MAX) return read(rows.get(node) ?? makeRow(node), code)
+      child = read(nextSibling, child)
+    }
     return child
+  }
+
+  function makeRow(node: number): Int32Array {
+    const row = new Int32Array(256)
+    for (let child = read(firstChild, node); child !== 0; child = read(nextSibling, child))
+      row[read(codes, child)] = child
+    rows.set(node, row)
+    return row
   }
 
   function addChild(node: number, code: number): number {
@@ -66,6 +82,8 @@ export function makeWordAutomaton(words: readonly string[]): WordAutomaton {
     lengths[child] = read(lengths, node) + 1
     nextSibling[child] = read(firstChild, node)
     firstChild[node] = child
+    const row = rows.get(node)
+    if (row !== undefined) row[code] = child
     return child
   }
 

@@ -128,6 +128,30 @@ test('the time to search doesn’t grow with the number of placeholders that beg
   assert.ok(cost < 3, `four times as many placeholders take ${cost.toFixed(1)} times as long`)
 })
 
+test('the time to search doesn’t grow with the number of characters that placeholders end with', () => {
+  const text = Buffer.alloc(65_536, 0x80)
+  const searches = new Map(
+    [30, 120].map((count) => {
+      const words = Array.from({ length: count }, (_, n) => `q${String.fromCharCode(127 - n)}`)
+      const { secrets, index } = prepareSecrets(secretsFor(words))
+      return [count, makeSearch({ allowed: [], forbidden: secrets, tolerated: [], index }, 'body')]
+    }),
+  )
+  const run = (count: number): void => {
+    for (let n = 0; n < 10; n += 1) searches.get(count)?.(text)
+  }
+  for (const count of searches.keys()) run(count)
+  const cost = costOfFourfold(30, run)
+  assert.ok(cost < 2, `four times as many characters take ${cost.toFixed(1)} times as long`)
+})
+
+test('a placeholder is found among many that differ in one character', () => {
+  const words = Array.from({ length: 100 }, (_, n) => `q${String.fromCharCode(20 + n)}`)
+  const secrets = secretsFor(words)
+  const text = words.join('-')
+  assert.equal(makeReplacer(secrets, prepareSecrets(secrets).index)(text), replaceSlowly(text, secrets))
+})
+
 test('a chunked body is decoded to one piece for each part that arrives, however it is split', () => {
   const bodies = fc.array(fc.string({ minLength: 1, unit: 'binary-ascii', maxLength: 20 }), { maxLength: 30 })
   const trailers = fc.constantFrom('', 'x-a: b\r\n', 'x-a: b\r\nx-c: d\r\n')
