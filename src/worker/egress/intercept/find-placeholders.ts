@@ -87,9 +87,18 @@ export function makeSearch(secrets: HostSecrets, location: Violation['location']
     const text = tail + bytes.toString('latin1')
     const found = find(text, location, isCut ? longestTolerated : 0)
     isCut ||= text.length > kept
-    tail = text.slice(-kept)
+    tail = text.slice(beginOfTail(text, kept))
     return found
   }
+}
+
+/** Where the end that is kept begins. An escape is kept as a whole, because what follows would else lie elsewhere once it is decoded. */
+function beginOfTail(text: string, kept: number): number {
+  const begin = Math.max(0, text.length - kept)
+  const first = Math.max(0, begin - ESCAPE_LENGTH + 1)
+  const before = text.slice(first, begin)
+  const escape = Math.max(before.lastIndexOf('%'), before.lastIndexOf('\\'))
+  return escape === -1 ? begin : first + escape
 }
 
 type Form = Violation['form']
