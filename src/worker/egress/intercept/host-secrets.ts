@@ -65,8 +65,9 @@ type Pattern = Exclude<HostPattern, { readonly type: 'any' }>
 function rememberPatterns(judge: (pattern: Pattern) => boolean): (pattern: Pattern) => boolean {
   const known = new Map<string, boolean>()
   return (pattern) => {
-    const judged = known.get(pattern.value) ?? judge(pattern)
-    known.set(pattern.value, judged)
+    const key = `${pattern.type} ${pattern.value}`
+    const judged = known.get(key) ?? judge(pattern)
+    known.set(key, judged)
     return judged
   }
 }
