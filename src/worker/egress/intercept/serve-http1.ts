@@ -32,7 +32,7 @@ export async function serveHttp1({
   const bounds = { memory, readAheadBytes: KEPT.readAhead }
   const upgrade = Promise.withResolvers<boolean>()
   let upstream = null as Socket | null
-  let response: Promise<void> | null = null
+  let response = null as Promise<void> | null
   let hasResponse = false
   let idleTimer: NodeJS.Timeout | undefined
   let releaseHeld = memory.reserve(0)
