@@ -53,7 +53,7 @@ export function agentRoute(deps: {
       const channel = await call(openChannel, caller, asId<SandboxId>(sandbox_id.toLowerCase()), upgrade.signal)
       try {
         using either = joinSignals(channel.signal, upgrade.closing)
-        const client = await upgrade.accept(counted?.status ? rateHeaders(counted.status) : {})
+        const client = await upgrade.accept(counted?.status ? rateHeaders(counted.status) : {}, caller.org_id)
         const why = await bridgeChannel(client, channel.socket, { ...settings, signal: either.signal, endOf })
         ends.inc({ why })
         log.debug({ request_id: upgrade.requestId, sandbox_id, why }, 'a command channel ended')

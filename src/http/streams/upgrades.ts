@@ -6,6 +6,7 @@ import { WebSocketServer, type WebSocket } from 'ws'
 import { Problem } from '../../domain/problem.ts'
 import { describeSeenPath, refusalProblem } from '../../domain/refusal.ts'
 import type { Log } from '../../lib/log.ts'
+import { makePiecePacer, type Pace } from '../../lib/turns/piece-pacer.ts'
 import { makeSemaphore } from '../../lib/turns/semaphore.ts'
 import { splitMessages } from '../../lib/streams/split-messages.ts'
 import type { Uuids } from '../../lib/uuid.ts'
@@ -38,8 +39,11 @@ export type Upgrade = {
   readonly signal: AbortSignal
   /** Aborted when the server closes. The server closes WebSockets that are still open a second later. */
   readonly closing: AbortSignal
-  /** Sends status 101 and returns the WebSocket, paused. Call it once, after all checks that may refuse the upgrade. */
-  readonly accept: (headers?: Readonly<Record<string, string>>) => Promise<WebSocket>
+  /**
+   * Sends status 101 and returns the WebSocket, paused. Call it once, after all checks that may refuse the upgrade. With
+   * `pacedFor`, its frames are read at a pace. Those with the same value share their turns.
+   */
+  readonly accept: (headers?: Readonly<Record<string, string>>, pacedFor?: string) => Promise<WebSocket>
 }
 
 type UpgradeDeps = {
@@ -80,6 +84,7 @@ export function attachUpgrades(app: FastifyInstance, deps: UpgradeDeps): void {
     opening: makeSemaphore(OPENING_MAX),
   }))
   const closing = new AbortController()
+  const pacer = makePiecePacer()
   app.server.on('upgrade', (request: IncomingMessage, socket: Duplex, head: Buffer) => {
     const requestId = deps.uuids.next()
     pending.add(socket)
@@ -131,10 +136,11 @@ export function attachUpgrades(app: FastifyInstance, deps: UpgradeDeps): void {
         requestId,
         signal: gone.signal,
         closing: closing.signal,
-        accept: async (headers = {}) => {
+        accept: async (headers = {}, pacedFor) => {
           pending.delete(socket)
           extraHeaders.set(request, headers)
-          const webSocket = await accept(sockets, request, { socket, head, signal: gone.signal })
+          const pace = pacedFor === undefined ? {} : { pace: pacer.paceOf(pacedFor) }
+          const webSocket = await accept(sockets, request, { socket, head, signal: gone.signal, ...pace })
           release()
           webSocket.on('error', (error) => {
             deps.log.debug({ request_id: requestId, error }, 'a WebSocket broke')
@@ -171,10 +177,17 @@ function decodeAll(params: Readonly<Record<string, string>>): Readonly<Record<st
   }
 }
 
+type Accepted = {
+  readonly socket: Duplex
+  readonly head: Buffer
+  readonly signal: AbortSignal
+  readonly pace?: Pace
+}
+
 function accept(
   sockets: WebSocketServer,
   request: IncomingMessage,
-  { socket, head, signal }: { readonly socket: Duplex; readonly head: Buffer; readonly signal: AbortSignal },
+  { socket, head, signal, ...paced }: Accepted,
 ): Promise<WebSocket> {
   refuseHandshake(request)
   return new Promise((resolve, reject) => {
@@ -187,7 +200,7 @@ function accept(
     signal.addEventListener('abort', onGone, { once: true })
     // A client that left while its request waited ended its side before anybody could see that behind the splitter.
     if (!socket.readable || !socket.writable) return void socket.destroy()
-    const split = splitMessages(socket, { limitBytes: MESSAGE_LIMIT_BYTES, first: head })
+    const split = splitMessages(socket, { limitBytes: MESSAGE_LIMIT_BYTES, first: head, ...paced })
     sockets.handleUpgrade(request, split, Buffer.alloc(0), (webSocket) => {
       signal.removeEventListener('abort', onGone)
       webSocket.pause() // no message may arrive before there is a listener

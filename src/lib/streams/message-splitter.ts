@@ -12,8 +12,11 @@ const FRAMES_MAX = 16 * 1024
 
 /** Splits the binary messages of one direction of a WebSocket. */
 type MessageSplitter = {
-  /** Takes the next bytes of the connection, which it may change, and calls `emit` with what takes their place. */
-  push(chunk: Buffer, emit: (bytes: Buffer) => void): void
+  /**
+   * Takes the next bytes of the connection, which it may change, and calls `emit` with what takes their place. `countFrame` is called
+   * for each frame, and returns whether the next one is taken too. Returns how many bytes were taken.
+   */
+  push(chunk: Buffer, emit: (bytes: Buffer) => void, countFrame?: () => boolean): number
 }
 
 /**
@@ -61,9 +64,12 @@ export function makeMessageSplitter(limitBytes: number): MessageSplitter {
   }
 
   return {
-    push(chunk, emit) {
-      for (let at = 0; at < chunk.length;) {
+    push(chunk, emit, countFrame = () => true) {
+      let mayBegin = true
+      let at = 0
+      while (at < chunk.length) {
         if (missing === 0) {
+          if (!mayBegin) break
           const wanted = headBytes < 2 ? 2 : headLength(head)
           const copied = chunk.copy(head, headBytes, at, at + wanted - headBytes)
           headBytes += copied
@@ -71,6 +77,7 @@ export function makeMessageSplitter(limitBytes: number): MessageSplitter {
           if (headBytes < 2 || headBytes < headLength(head)) continue
           beginFrame(emit)
           headBytes = 0
+          mayBegin = countFrame()
           continue
         }
         const piece = chunk.subarray(at, at + missing)
@@ -83,6 +90,7 @@ export function makeMessageSplitter(limitBytes: number): MessageSplitter {
         arrived += piece.length
         emit(piece)
       }
+      return at
     },
   }
 }

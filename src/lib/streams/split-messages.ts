@@ -1,5 +1,6 @@
 import type { Socket } from 'node:net'
 import { Duplex } from 'node:stream'
+import type { Pace } from '../turns/piece-pacer.ts'
 import { makeMessageSplitter } from './message-splitter.ts'
 
 /** A connection whose timeouts can be set, if it is a socket. */
@@ -14,10 +15,14 @@ type SplitOptions = {
   readonly startsWithReply?: boolean
   /** Called with bytes of the connection before they are shown. */
   readonly onBytes?: (bytes: Buffer) => void
+  /** How many frames are taken in a turn of the event loop. Absent: all that arrive. */
+  readonly pace?: Pace
 }
 
 /** The largest reply to an upgrade, the same as Node's limit on heads. */
 const REPLY_LIMIT_BYTES = 16 * 1024
+/** How many frames are taken for a reader that is paused. */
+const UNREAD_FRAMES = 256
 const END_OF_HEAD = '\r\n\r\n'
 
 /**
@@ -31,13 +36,29 @@ const END_OF_HEAD = '\r\n\r\n'
  */
 export function splitMessages(connection: Connection, options: SplitOptions): Duplex {
   const splitter = makeMessageSplitter(options.limitBytes)
-  const split = new SplitConnection(connection)
+  const reading = { isHeld: false }
+  const split = new SplitConnection(connection, reading)
   const emit = (bytes: Buffer): void => {
     options.onBytes?.(bytes)
     if (!split.push(bytes)) connection.pause()
   }
+  const { pace } = options
+  let unread = 0
+  const countFrame = (): boolean => {
+    unread = split.isPaused() ? unread + 1 : 0 // those that wait for a paused reader come to it in one turn
+    return pace === undefined || (pace.count() && unread < UNREAD_FRAMES)
+  }
+  const goOn = (): void => {
+    reading.isHeld = false
+    connection.resume()
+  }
   let take = (chunk: Buffer): void => {
-    splitter.push(chunk, emit)
+    const taken = splitter.push(chunk, emit, countFrame)
+    if (taken === chunk.length || pace === undefined) return
+    reading.isHeld = true
+    connection.pause()
+    connection.unshift(chunk.subarray(taken))
+    void pace.wait().then(() => void (split.isPaused() ? split.once('resume', goOn) : goOn()))
   }
   if (options.startsWithReply === true) {
     const takeFrames = take
@@ -71,9 +92,10 @@ export function splitMessages(connection: Connection, options: SplitOptions): Du
 class SplitConnection extends Duplex {
   readonly #connection: Connection
 
-  constructor(connection: Connection) {
+  /** While `reading` is held, nothing is read of the connection. */
+  constructor(connection: Connection, reading: { readonly isHeld: boolean }) {
     super({
-      read: () => void connection.resume(),
+      read: () => void (reading.isHeld || connection.resume()),
       write: (chunk: Buffer, _encoding, done) => void connection.write(chunk, done),
       writev(chunks, done) {
         const last = chunks.length - 1

@@ -15,6 +15,7 @@ import type { UseCases } from '../../support/use-cases.ts'
 import { DEFAULT_SERVER_SETTINGS } from '../../../src/http/server/server.ts'
 import { openChannelOver } from '../../support/channel.ts'
 import { asCaller, makeHttpWorld, SANDBOX_ID, theSandbox, type WorldOptions } from '../../support/http-world.ts'
+import { countPerTurn } from '../../support/most-per-turn.ts'
 import { waitUntil } from '../../support/wait.ts'
 
 /** Starts a server that closes after the test. Resolves with its port. */
@@ -68,6 +69,28 @@ test('bytes go both ways unchanged, whatever the message boundaries', async (t) 
   await whole
   assert.ok(Buffer.concat(got).equals(sent))
   socket.close()
+  await until(() => ours.destroyed)
+})
+
+const HANDSHAKE =
+  'connection: Upgrade\r\nupgrade: websocket\r\nsec-websocket-version: 13\r\nsec-websocket-key: AAAAAAAAAAAAAAAAAAAAAA==\r\n'
+
+test('messages of a byte that come together are forwarded in several turns of the event loop', async (t) => {
+  const [ours, theirs] = duplexPair()
+  const port = await listen(t, withChannel(ours))
+  const perTurn = countPerTurn()
+  const socket = connect(port, '127.0.0.1')
+  socket.write(`GET ${PATH} HTTP/1.1\r\nhost: x\r\nauthorization: ${asCaller.authorization}\r\n${HANDSHAKE}\r\n`)
+  await once(socket, 'data', hangLimit())
+  socket.write(Buffer.concat(Array.from({ length: 9_000 }, () => Buffer.from([0x82, 0x81, 0, 0, 0, 0, 0x61]))))
+  let bytes = 0
+  for await (const piece of theirs) {
+    perTurn.count(String(piece).length)
+    bytes += String(piece).length
+    if (bytes === 9_000) break
+  }
+  assert.ok(perTurn.most() <= 2_000, `${String(perTurn.most())} in one turn`)
+  socket.destroy()
   await until(() => ours.destroyed)
 })
 

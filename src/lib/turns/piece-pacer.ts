@@ -1,0 +1,63 @@
+import { setTimeout as sleep } from 'node:timers/promises'
+import { makeFairSemaphore } from './fair-semaphore.ts'
+
+/**
+ * Paces streams that arrive in very small pieces, such as frames of a byte. One read of 64 KiB has ten thousand of them, and each costs
+ * the event loop as much as a large one.
+ */
+export type PiecePacer = {
+  /** Makes the pace of one stream. Streams with the same key share their turns. */
+  paceOf(key: string): Pace
+}
+
+export type Pace = {
+  /** Counts a piece. Returns whether another one may be taken in this turn of the event loop. If not, `wait`. */
+  readonly count: () => boolean
+  /** Resolves when the stream may go on. */
+  readonly wait: () => Promise<void>
+}
+
+/** How many pieces are taken in one turn of the event loop: of one stream, and of all. */
+const TURN_PIECES = { ofOne: 256, ofAll: 512 }
+/** How long after a stream that waited the next one goes on, in milliseconds. */
+const REST_MS = 10
+
+/** Makes the pacer of a process. Of the streams that wait, one goes on every `REST_MS`, keys in turn. */
+export function makePiecePacer(restMs = REST_MS): PiecePacer {
+  const waiting = makeFairSemaphore({ permits: 1, permitsPerKey: 1, waitersPerKey: Number.MAX_SAFE_INTEGER })
+  let turn = 0
+  let isTurnCounted = false
+  let ofAll = 0
+
+  const countTurn = (): void => {
+    if (isTurnCounted) return
+    isTurnCounted = true
+    setImmediate(() => {
+      isTurnCounted = false
+      turn += 1
+      ofAll = 0
+    })
+  }
+
+  return {
+    paceOf(key) {
+      let ofOne = 0
+      let latest = -1
+      return {
+        count() {
+          countTurn()
+          if (latest !== turn) ofOne = 0
+          latest = turn
+          ofOne += 1
+          ofAll += 1
+          return ofOne < TURN_PIECES.ofOne && ofAll < TURN_PIECES.ofAll
+        },
+        async wait() {
+          const release = await waiting.acquire(key)
+          await sleep(restMs, undefined, { ref: false })
+          release?.()
+        },
+      }
+    },
+  }
+}
