@@ -12,6 +12,7 @@ import { LINK_PARAMETER, LINK_PREFIX, parsePreviewHost, type PreviewTarget } fro
 import type { RunId, WorkerId } from '../domain/ids.ts'
 import { Problem } from '../domain/problem.ts'
 import { joinSignals } from '../lib/join-signals.ts'
+import { makePiecePacer } from '../lib/turns/piece-pacer.ts'
 import { rateLimitAddress } from '../lib/rate-limit-address.ts'
 import { ConnectFailure } from '../channel-client/tcp.ts'
 import { linkCookieOf, type ForwardedBy } from './proxy-headers.ts'
@@ -67,9 +68,11 @@ const BEARER = /^bearer +([A-Za-z0-9._~+/=-]{1,512}) *$/i
 /** Makes the proxy of a process. */
 export function makePreviewProxy({ control, domain, scheme, addressOf, rates }: PreviewProxyInput): PreviewProxy {
   const find = makeFindPreview(control)
+  const pacer = makePiecePacer()
   const connections = makeSandboxConnections<Admitted['sandbox']>({
     connect: (sandbox, port) => openConnection(control, sandbox, port),
     clock: control.clock,
+    paceOf: ({ org_id }) => pacer.paceOf(org_id),
   })
   /** Ends what `connections` no longer has: sockets that were upgraded. */
   const closing = new AbortController()

@@ -7,6 +7,7 @@ import {
   type ServerResponse,
 } from 'node:http'
 import type { Duplex } from 'node:stream'
+import { beginReply, countChunks, countInformation, readWhole } from './pace-replies.ts'
 import { replyHeaders, requestHeaders, type ForwardedBy } from './proxy-headers.ts'
 
 /** A request of a client that goes on to a port of a sandbox. */
@@ -39,6 +40,7 @@ export async function proxyRequest(proxied: ProxiedRequest, response: ServerResp
     over.resolve(undefined)
   })
   outgoing.once('response', (reply) => {
+    countChunks(reply)
     response.writeHead(
       reply.statusCode ?? 502,
       reply.statusMessage ?? '',
@@ -87,6 +89,7 @@ export async function proxyUpgrade(proxied: ProxiedRequest, client: Duplex, head
   })
   outgoing.once('upgrade', (reply, sandbox, first) => {
     isAnswered = true
+    readWhole(sandbox)
     const upgrade = ['Connection', 'Upgrade', 'Upgrade', reply.headers.upgrade ?? '']
     client.write(renderHead(reply, [...replyHeaders(reply.rawHeaders, reply.headers), ...upgrade]))
     if (first.length > 0) client.write(first)
@@ -99,6 +102,7 @@ export async function proxyUpgrade(proxied: ProxiedRequest, client: Duplex, head
   })
   outgoing.once('response', (reply) => {
     isAnswered = true
+    countChunks(reply)
     client.write(renderHead(reply, [...replyHeaders(reply.rawHeaders, reply.headers), 'Connection', 'close']))
     reply.on('error', () => client.destroy())
     reply.pipe(client)
@@ -115,11 +119,14 @@ export async function proxyUpgrade(proxied: ProxiedRequest, client: Duplex, head
   }
 }
 
+/** The most replies before the real one, such as 103. Each takes longer than a chunk, and clients don't get them. */
+const INFORMATION_MAX = 16
+
 function openRequest(
   { request, path, port, agent, forwarded }: ProxiedRequest,
   more: readonly string[] = [],
 ): ClientRequest {
-  return httpRequest({
+  const outgoing = httpRequest({
     agent,
     host: 'sandbox',
     port,
@@ -128,6 +135,14 @@ function openRequest(
     setHost: false,
     headers: [...requestHeaders(request.rawHeaders, request.headers, forwarded), ...more],
   })
+  let information = 0
+  outgoing.once('socket', beginReply)
+  outgoing.on('information', () => {
+    countInformation(outgoing.socket)
+    information += 1
+    if (information > INFORMATION_MAX) outgoing.destroy(new Error('too many informational replies'))
+  })
+  return outgoing
 }
 
 /** Whether a request has a body (RFC 9112, section 6.3). */

@@ -1,11 +1,15 @@
 import { Agent, type ClientRequestArgs } from 'node:http'
 import type { Duplex } from 'node:stream'
 import type { Clock } from '../lib/clock.ts'
+import type { Pace } from '../lib/turns/piece-pacer.ts'
+import { paceReads } from './pace-replies.ts'
 
 type ConnectionsInput<Sandbox> = {
   /** Opens a connection to a port of a sandbox. */
   readonly connect: (sandbox: Sandbox, port: number) => Promise<Duplex>
   readonly clock: Clock
+  /** The pace at which replies of a sandbox are read. */
+  readonly paceOf: (sandbox: Sandbox) => Pace
 }
 
 /** Connections into sandboxes. Those that are idle wait for the next request to the same port. */
@@ -34,6 +38,7 @@ type Entry = { readonly agent: Agent; inFlight: number; usedAtMs: number }
 export function makeSandboxConnections<Sandbox extends { readonly run: string }>({
   connect,
   clock,
+  paceOf,
 }: ConnectionsInput<Sandbox>): SandboxConnections<Sandbox> {
   const entries = new Map<string, Entry>()
   const sweep = setInterval(() => {
@@ -48,7 +53,11 @@ export function makeSandboxConnections<Sandbox extends { readonly run: string }>
   return {
     use(sandbox) {
       const made = (): Entry => ({
-        agent: new SandboxAgent((port) => connect(sandbox, port)),
+        agent: new SandboxAgent(async (port) => {
+          const connection = await connect(sandbox, port)
+          paceReads(connection, paceOf(sandbox))
+          return connection
+        }),
         inFlight: 0,
         usedAtMs: clock.monotonicMs(),
       })

@@ -13,6 +13,8 @@ export type PiecePacer = {
 export type Pace = {
   /** Counts a piece. Returns whether another one may be taken in this turn of the event loop. If not, `wait`. */
   readonly count: () => boolean
+  /** Whether all streams together have taken as many as a turn may have. */
+  readonly isTurnFull: () => boolean
   /** Resolves when the stream may go on. */
   readonly wait: () => Promise<void>
 }
@@ -52,6 +54,7 @@ export function makePiecePacer(restMs = REST_MS): PiecePacer {
           ofAll += 1
           return ofOne < TURN_PIECES.ofOne && ofAll < TURN_PIECES.ofAll
         },
+        isTurnFull: () => isTurnCounted && ofAll >= TURN_PIECES.ofAll,
         async wait() {
           const release = await waiting.acquire(key)
           await sleep(restMs, undefined, { ref: false })
