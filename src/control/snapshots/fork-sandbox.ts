@@ -12,6 +12,7 @@ import type { BaseDeps } from '../deps.ts'
 import { createSandbox } from '../sandboxes/create-sandbox.ts'
 import type { Conditions } from '../sandboxes/if-match.ts'
 import { getSummary, type SandboxReader } from '../sandboxes/read-sandboxes.ts'
+import { parseSpec } from '../sandboxes/parse-spec.ts'
 import { renderSpec } from '../sandboxes/render-spec.ts'
 import { deleteSandbox } from '../sandboxes/delete-sandbox.ts'
 import { openInterceptKey, openSecretValues } from '../sandboxes/seal-secrets.ts'
@@ -62,7 +63,7 @@ export async function forkSandbox(deps: ForkDeps, caller: Caller, input: ForkCom
   const snapshot = await madeSnapshot(deps, caller, input)
   try {
     const start = source.status === 'running'
-    const restored = restoring(source.spec, snapshot)
+    const restored = restoring(await parseSpec(source.spec_json), snapshot)
     const texts = await renderSpec(restored.spec)
     const common = { ...restored, texts, secretValues, interceptKey, start, registry: AUTO } as const
     return await createAll(

@@ -10,13 +10,13 @@ import type {
 import { asId, type RunId, type WorkerId } from '../../domain/ids.ts'
 import { usesVolumes } from '../../domain/spec/spec-volumes.ts'
 import type { SandboxSpec } from '../../domain/spec/spec.ts'
-import { LARGE_TEXT, nextTurn } from '../../lib/turns/next-turn.ts'
 import type { Queryable } from '../../store/postgres/database.ts'
 import * as runs from '../../store/sandboxes/runs.ts'
 import * as sandboxes from '../../store/sandboxes/sandboxes.ts'
 import type { ControlSettings } from '../deps.ts'
 import type { AuthorityDeps } from '../orgs/intercept-authorities.ts'
 import type { CredentialLookups } from '../orgs/registry-auth.ts'
+import { parseSpec } from '../sandboxes/parse-spec.ts'
 import { credentialsOfRun, mayNeedSpec } from './run-credentials.ts'
 import type { RecordedReport } from './record-report.ts'
 import type { UnrenderedRun, UnrenderedAnswer } from './render-answer.ts'
@@ -131,11 +131,10 @@ async function readAssignments(...of: Parameters<typeof runs.assignmentsOf>) {
 /** `spec` is null if it need not be looked at. */
 type ParsedAssignment = runs.RunAssignment & { readonly spec: SandboxSpec | null }
 
-/** Parses the stored specification if it must be looked at, a large one in a turn of its own: 4 MiB take 6 to 12 ms (2026-11). */
+/** Parses the stored specification if it must be looked at. */
 async function parseAssignment(run: runs.RunAssignment): Promise<ParsedAssignment> {
   if (!mayNeedSpec(run)) return { ...run, spec: null }
-  if (run.spec_json.length > LARGE_TEXT) await nextTurn()
-  return { ...run, spec: JSON.parse(run.spec_json) as SandboxSpec } // a process of this program has checked and rendered it
+  return { ...run, spec: await parseSpec(run.spec_json) }
 }
 
 function isChanged(run: runs.RunAssignment | runs.KnownAssignment): run is runs.RunAssignment {

@@ -1,7 +1,7 @@
 /** Sandboxes as the sources of snapshots and forks. */
 import type { OrgId, SandboxId, WorkerId } from '../../domain/ids.ts'
 import type { SandboxStatus } from '../../domain/sandboxes/lifecycle.ts'
-import type { SandboxSpec, RegistrySelection } from '../../domain/spec/spec.ts'
+import type { RegistrySelection } from '../../domain/spec/spec.ts'
 import type { Queryable } from '../postgres/database.ts'
 import { SPEC_PARTS } from '../sandboxes/sandboxes.ts'
 
@@ -15,7 +15,7 @@ export type SnapshotSource = {
 
 export type ForkSource = {
   readonly status: SandboxStatus
-  readonly spec: SandboxSpec
+  readonly spec_json: string
   /** Without the password of mode `inline`. */
   readonly registry: { readonly mode: RegistrySelection['mode'] }
   readonly secrets_sealed: Buffer | null
@@ -37,7 +37,7 @@ export async function find(q: Queryable, org: OrgId, id: SandboxId): Promise<Sna
 export async function findForkSource(q: Queryable, org: OrgId, id: SandboxId): Promise<ForkSource | null> {
   const { rows } = await q.query<ForkSource>({
     name: 'snapshotSources.findForkSource',
-    text: `SELECT status, spec, registry, secrets_sealed, tls_key_sealed
+    text: `SELECT status, spec::text AS spec_json, registry, secrets_sealed, tls_key_sealed
            FROM sandboxes WHERE org_id = $1 AND id = $2 AND visible_until IS NULL`,
     values: [org, id],
   })

@@ -11,6 +11,7 @@ import { forkSandbox } from '../../../src/control/snapshots/fork-sandbox.ts'
 import { normalizeSecretsPatch, type NormalizedPatch } from '../../../src/domain/spec/normalize-secret-patch.ts'
 import { createSandbox } from '../../../src/control/sandboxes/create-sandbox.ts'
 import { getSandbox, getSummary, listSandboxes } from '../../../src/control/sandboxes/read-sandboxes.ts'
+import { parseSpec } from '../../../src/control/sandboxes/parse-spec.ts'
 import { renderSpec } from '../../../src/control/sandboxes/render-spec.ts'
 import { waitForSandbox } from '../../../src/control/sandboxes/waits/wait-for-sandbox.ts'
 import { registerWorker } from '../../../src/control/workers/worker-join.ts'
@@ -51,6 +52,20 @@ test('each large member of a specification is rendered, and each large text enco
   assert.equal(await countTurns(() => renderSpec({ ...largeSpec('A'), labels })), 2 + 2)
   assert.equal(await countTurns(() => renderSpec(longSpec)), 3 + 1 + 2) // a thousand variables at a time
   assert.equal(await countTurns(() => renderSpec(PLAIN_SPEC)), 0) // at once
+})
+
+test('a stored specification that is large is parsed in several turns, and is what it was', async () => {
+  const quotes = { ...PLAIN_SPEC, env: [{ key: 'QUOTES', value: '"'.repeat(400_000) }] } // 800,000 characters
+  for (const [spec, turns] of [
+    [PLAIN_SPEC, 0],
+    [quotes, 7],
+    [longSpec, 2],
+  ] as const) {
+    let parsed: unknown
+    const text = JSON.stringify(spec)
+    assert.ok((await countTurns(async () => void (parsed = await parseSpec(text)))) >= turns)
+    assert.deepEqual(parsed, spec)
+  }
 })
 
 test('the texts of a specification are those of the specification and of its projection', async () => {

@@ -1,8 +1,7 @@
 import { isUtf8 } from 'node:buffer'
-import { nextTurn } from '../../../lib/turns/next-turn.ts'
-import { makeJsonPieces } from './json-pieces.ts'
-import { beginCheck, checkStructure, findBadStructure, type BadStructure } from './json-structure.ts'
-import { mayBeUnstorable, parseText, refuse, requireStorable } from './json-values.ts'
+import { parseInTurns } from '../../../control/requests/parse-in-turns.ts'
+import { findBadStructure, type BadStructure } from '../../../domain/json/json-structure.ts'
+import { mayBeUnstorable, parseText, refuse, requireStorable } from '../../../domain/json/json-values.ts'
 
 /**
  * Parses strict JSON. Throws `invalid_request` for a text that is not JSON in UTF-8 or is nested too deeply. It also
@@ -17,23 +16,9 @@ export function parseJson(body: Buffer): unknown {
   return value
 }
 
-/** How many characters of a large body are checked and parsed in one turn of the event loop. */
-const PIECE_CHARS = 128 * 1024
-
-/**
- * The same for a large body, which is checked and parsed in pieces, each in a turn of the event loop. A long list of
- * bytes becomes a `ByteList`. Of several faults, another one may be named.
- */
-export async function parseLargeJson(body: Buffer, pieceChars = PIECE_CHARS): Promise<unknown> {
-  const text = textOf(body)
-  const check = beginCheck()
-  const pieces = makeJsonPieces(text, pieceChars)
-  while (check.at < text.length) {
-    await nextTurn()
-    refuseBad(checkStructure(text, check, check.at + pieceChars, pieces))
-  }
-  await nextTurn()
-  return pieces.finish()
+/** The same for a large body, as `parseInTurns` does it. */
+export async function parseLargeJson(body: Buffer, pieceChars?: number): Promise<unknown> {
+  return parseInTurns(textOf(body), pieceChars)
 }
 
 function textOf(body: Buffer): string {

@@ -1,6 +1,6 @@
 import type { ErrorObject } from 'ajv/dist/2020.js'
 import { describeSeen, type Refusal } from '../../../domain/refusal.ts'
-import { joinField } from '../bodies/json-values.ts'
+import { joinField } from '../../../domain/json/json-values.ts'
 
 /**
  * The part of a request that contains a value. The field path in an error starts with this part, except for the body.

@@ -1,5 +1,5 @@
-import { parseJsonText } from '../../../domain/exact-json.ts'
-import { refusalProblem } from '../../../domain/refusal.ts'
+import { parseJsonText } from '../exact-json.ts'
+import { refusalProblem } from '../refusal.ts'
 
 /** Refuses a body. */
 export function refuse(field: string, seen: string, accepted: string): never {

@@ -1,6 +1,6 @@
 /** The structure of a JSON text that `JSON.parse` would accept but this API refuses. */
 
-import { decodeString, endOfEscape, endOfString, isKey } from '../../../domain/exact-json.ts'
+import { decodeString, endOfEscape, endOfString, isKey } from '../exact-json.ts'
 
 /** The deepest nesting of lists and objects in a body. The API's own schemas are less than 10 deep. */
 export const DEPTH_MAX = 32

@@ -1,5 +1,5 @@
-import { ByteList, parseBytes } from '../../../domain/byte-lists.ts'
-import { decodeString, endOfString } from '../../../domain/exact-json.ts'
+import { ByteList, parseBytes } from '../byte-lists.ts'
+import { decodeString, endOfString } from '../exact-json.ts'
 import type { StructureListener } from './json-structure.ts'
 import { formatPath, mayBeUnstorable, parseText, refuse, requireStorable, type JsonPath } from './json-values.ts'
 
