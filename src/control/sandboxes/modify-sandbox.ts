@@ -5,6 +5,7 @@ import { Problem } from '../../domain/problem.ts'
 import type { NormalizedPatch } from '../../domain/spec/normalize-secret-patch.ts'
 import { blockingChange, planSecrets, type SecretsPlan } from '../../domain/spec/secret-plan.ts'
 import { resolveSecrets } from '../../domain/spec/secrets.ts'
+import { hasSameSecrets } from '../../domain/spec/same-secrets.ts'
 import { projectNetwork } from '../../domain/spec/project-spec.ts'
 import { isLockTimeout, isUnavailable, type Queryable } from '../../store/postgres/database.ts'
 import * as sandboxSecrets from '../../store/sandboxes/sandbox-secrets.ts'
@@ -92,7 +93,8 @@ async function apply(deps: ModifyDeps, tx: Queryable, { caller, id, input }: Cha
   const names = new Set(next.map(({ env_var }) => env_var))
   const values = new Map([...state.values, ...input.values].filter(([name]) => names.has(name)))
   const network = { ...row.network, secrets: next }
-  if (isDeepStrictEqual([next, values], [row.network.secrets, state.values])) return { applied, notified: null }
+  if (hasSameSecrets(next, row.network.secrets) && isDeepStrictEqual(values, state.values))
+    return { applied, notified: null }
   const isLive = changes.some(({ disposition }) => disposition === 'live')
   const kept = secretsToKeep(state, { changes, after: resolveSecrets(network, values), isLive })
   if (kept !== null && row.open_run_id !== null)

@@ -1,5 +1,5 @@
-import { isDeepStrictEqual } from 'node:util'
 import type { SandboxId } from '../../domain/ids.ts'
+import { isSameSecret } from '../../domain/spec/same-secrets.ts'
 import type { SecretsPlan, SecretsState } from '../../domain/spec/secret-plan.ts'
 import { resolveSecrets, type RunSecret, type SecretValues } from '../../domain/spec/secrets.ts'
 import { UnsealError, type Seal } from '../../lib/seal.ts'
@@ -70,5 +70,5 @@ function unsealedOr<Opened, Other>(otherwise: Other, open: () => Opened): Opened
 function differences(some: readonly RunSecret[], others: readonly RunSecret[]): ReadonlySet<string> {
   const byName = (list: readonly RunSecret[]) => new Map(list.map((secret) => [secret.env_var, secret]))
   const [a, b] = [byName(some), byName(others)]
-  return new Set([...a.keys(), ...b.keys()].filter((name) => !isDeepStrictEqual(a.get(name), b.get(name))))
+  return new Set([...a.keys(), ...b.keys()].filter((name) => !isSameSecret(a.get(name), b.get(name))))
 }

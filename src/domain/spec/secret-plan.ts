@@ -1,6 +1,6 @@
-import { isDeepStrictEqual } from 'node:util'
 import { isActive, type SandboxStatus } from '../sandboxes/lifecycle.ts'
 import { defaultPlaceholder } from './secret-rules.ts'
+import { hasSameHosts, isSameSecret } from './same-secrets.ts'
 import type { HostPattern, Secret } from './secrets.ts'
 
 export const MODIFICATION_POLICIES = ['no_restart', 'next_start', 'restart'] as const
@@ -119,11 +119,11 @@ function changesOf(
     secretChange(change, { before, after }, classify(name, isPossibleLive))
   const { substitution, passthrough_hosts, violation_action, require_tls_identity } = after
   const rules = { substitution, passthrough_hosts, violation_action, require_tls_identity }
-  const hasOtherRules = !isDeepStrictEqual({ ...before, ...rules }, before)
+  const hasOtherRules = !isSameSecret({ ...before, ...rules }, before)
   return [
     ...(isRenamed ? [changed('placeholder_updated', false)] : []),
     ...(hasValue ? [changed('rotated', !isRenamed)] : []),
-    ...(isDeepStrictEqual(before.allowed_hosts, after.allowed_hosts) ? [] : [changed('hosts_updated', !isRenamed)]),
+    ...(hasSameHosts(before.allowed_hosts, after.allowed_hosts) ? [] : [changed('hosts_updated', !isRenamed)]),
     ...(hasOtherRules
       ? [{ kind: 'config', field: `secret.${name}.policy`, change: 'updated', ...classify(name, false) } as const]
       : []),
