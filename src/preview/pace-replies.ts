@@ -15,7 +15,8 @@ const FEW_PIECES = 16
 /** Smaller chunks of a turn are joined. Whoever takes a reply spends more time on a chunk than Node. */
 const SMALL_BYTES = 1024
 
-type Reading = { readonly countPiece: () => void; readonly setSize: (bytes: number) => void }
+/** `countPiece` returns whether the part has many. */
+type Reading = { readonly countPiece: () => boolean; readonly setSize: (bytes: number) => void }
 const READING = Symbol('how a connection is read')
 type PacedConnection = Duplex & { [READING]?: Reading }
 
@@ -76,6 +77,7 @@ export function paceReads(connection: Duplex, pace: Pace): void {
     countPiece() {
       pieces += 1
       if (!pace.count()) mayGoOn = false
+      return pieces > FEW_PIECES
     },
     setSize(bytes) {
       size = bytes
@@ -99,7 +101,7 @@ export function countInformation(connection: Duplex | null): void {
   readingOf(connection)?.countPiece()
 }
 
-/** Counts the chunks of a reply, and joins small ones that come in the same turn. */
+/** Counts the chunks of a reply, and joins small ones that come in the same turn. The first go on at once, with the head of the reply. */
 export function countChunks(reply: IncomingMessage): void {
   const push = reply.push.bind(reply)
   const reading = readingOf(reply.socket)
@@ -112,8 +114,8 @@ export function countChunks(reply: IncomingMessage): void {
     return push(whole)
   }
   reply.push = (piece: Buffer | null) => {
-    reading?.countPiece()
-    if (piece !== null && piece.length < SMALL_BYTES) {
+    const hasMany = reading?.countPiece() ?? false
+    if (hasMany && piece !== null && piece.length < SMALL_BYTES) {
       if (joined.push(piece) === 1) setImmediate(pushJoined)
       return true
     }
