@@ -53,7 +53,10 @@ export function paceReads(connection: Duplex, pace: Pace): void {
   const hold = (rest: Buffer): void => {
     held = [rest]
     if (mayGoOn && !pace.isTurnFull()) connection.once('resume', goOn)
-    else void pace.wait().then(() => void (connection.isPaused() ? connection.once('resume', goOn) : goOn()))
+    else
+      void pace
+        .wait(() => connection.destroyed)
+        .then(() => void (connection.isPaused() ? connection.once('resume', goOn) : goOn()))
   }
 
   const goOn = (): void => {

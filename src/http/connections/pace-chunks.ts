@@ -1,9 +1,8 @@
 import type { IncomingMessage, Server } from 'node:http'
 import type { Socket } from 'node:net'
 import type { Duplex } from 'node:stream'
-import { setTimeout as sleep } from 'node:timers/promises'
 import { rateLimitAddress } from '../../lib/rate-limit-address.ts'
-import { makeFairSemaphore } from '../../lib/turns/fair-semaphore.ts'
+import { makePiecePacer, type Pace } from '../../lib/turns/piece-pacer.ts'
 import type { ClientAddresses } from '../requests/client-address.ts'
 import { ChunkedRequest } from '../requests/bodies/chunked-request.ts'
 import { clientConnectionEvent } from './client-connection-event.ts'
@@ -14,10 +13,8 @@ import { readInParts } from './read-in-parts.ts'
  * all that it has read of a connection in one turn of the event loop: 64 KiB have 10,900 chunks of a byte (Node 24.21, 2026-11).
  */
 
-/** How many chunks of a body are read in one turn. If Node reads 2 MiB, the most in a turn, they have 4 KiB each. */
-const TURN_CHUNKS = 512
-/** How long after a body with more chunks was read on the next such body is, in milliseconds. */
-const REST_MS = 10
+/** How many chunks arrive of a body that waits, because they are of one read, before all connections are read in parts. */
+const FAR_TOO_MANY = 512
 /** Smaller chunks are joined, after so many in a turn. Whoever takes a body spends more time on a piece than Node on a chunk. */
 const SMALL_BYTES = 1024
 const UNJOINED_CHUNKS = 16
@@ -30,28 +27,15 @@ export type ChunkPacer = {
 }
 
 /**
- * Creates a pacer for one server. A body with more than `TURN_CHUNKS` in a turn waits. Of those that wait, one is read on every `REST_MS`,
- * clients in turn. Once a read has had far more, all connections are read in parts. This takes 2 µs for each request
- * (2026-11), so it doesn't begin earlier.
+ * Creates a pacer for one server. A body with too many chunks in a turn waits, and clients take turns. Once a read has had far too many,
+ * all connections are read in parts. This takes 2 µs for each request (2026-11), so it doesn't begin earlier.
  */
 export function makeChunkPacer(clients: Pick<ClientAddresses, 'of'>): ChunkPacer {
-  const waiting = makeFairSemaphore({ permits: 1, permitsPerKey: 1, waitersPerKey: Number.MAX_SAFE_INTEGER })
+  const pacer = makePiecePacer()
   const whole = new Set<Socket>()
   const stopParts = new WeakMap<Duplex, () => void>()
-  const turns = { current: 0, isCounted: false }
   let isInParts = false
   let chunks = 0
-
-  const turnOfNow = (): number => {
-    if (!turns.isCounted) {
-      turns.isCounted = true
-      setImmediate(() => {
-        turns.isCounted = false
-        turns.current += 1
-      })
-    }
-    return turns.current
-  }
 
   const takeParts = (socket: Socket): void => {
     stopParts.set(
@@ -68,9 +52,10 @@ export function makeChunkPacer(clients: Pick<ClientAddresses, 'of'>): ChunkPacer
   }
 
   class PacedRequest extends ChunkedRequest {
-    #turn = -1
-    #chunksOfTurn = 0
+    #pace: Pace | null = null
     #isWaiting = false
+    #chunksBeyond = 0
+    #smallOfTurn = 0
     #joined: Buffer[] = []
 
     override push(piece: Buffer | null): boolean {
@@ -80,8 +65,8 @@ export function makeChunkPacer(clients: Pick<ClientAddresses, 'of'>): ChunkPacer
       }
       this.#count()
       if (this.#isDropped()) return false
-      if (piece.length < SMALL_BYTES && this.#chunksOfTurn > UNJOINED_CHUNKS) {
-        if (this.#joined.push(piece) === 1) setImmediate(() => this.#pushJoined())
+      if (piece.length < SMALL_BYTES && this.#isJoined()) {
+        this.#joined.push(piece)
         return !this.#isWaiting
       }
       this.#pushJoined()
@@ -101,6 +86,17 @@ export function makeChunkPacer(clients: Pick<ClientAddresses, 'of'>): ChunkPacer
       return this.chunksLeft !== null && this.chunksLeft <= 0
     }
 
+    /** Whether the next small chunk of this turn is joined to others. */
+    #isJoined(): boolean {
+      if (this.#smallOfTurn === 0)
+        setImmediate(() => {
+          this.#smallOfTurn = 0
+          this.#pushJoined()
+        })
+      this.#smallOfTurn += 1
+      return this.#smallOfTurn > UNJOINED_CHUNKS
+    }
+
     #pushJoined(): void {
       const joined = this.#joined
       if (joined.length === 0) return
@@ -112,23 +108,20 @@ export function makeChunkPacer(clients: Pick<ClientAddresses, 'of'>): ChunkPacer
       chunks += 1
       this.chunkCount += 1
       if (this.chunksLeft !== null) this.chunksLeft -= 1
-      const now = turnOfNow()
-      if (this.#turn !== now) {
-        this.#turn = now
-        this.#chunksOfTurn = 0
-      }
-      this.#chunksOfTurn += 1
-      if (this.#chunksOfTurn >= TURN_CHUNKS && !this.#isWaiting) void this.#wait()
-      if (this.#chunksOfTurn === 2 * TURN_CHUNKS) takeAllInParts()
+      this.#pace ??= pacer.paceOf(rateLimitAddress(clients.of(this)))
+      const mayGoOn = this.#pace.count()
+      if (this.#isWaiting) {
+        this.#chunksBeyond += 1
+        if (this.#chunksBeyond === FAR_TOO_MANY) takeAllInParts()
+      } else if (!mayGoOn) void this.#wait(this.#pace)
     }
 
-    async #wait(): Promise<void> {
+    async #wait(pace: Pace): Promise<void> {
       this.#isWaiting = true
-      const release = await waiting.acquire(rateLimitAddress(clients.of(this)))
-      if (!this.socket.destroyed) await sleep(REST_MS, undefined, { ref: false })
+      this.#chunksBeyond = 0
+      await pace.wait(() => this.socket.destroyed)
       this.#isWaiting = false
       if (this.readableLength < this.readableHighWaterMark) this._read(0) // otherwise whoever takes the body will
-      release?.()
     }
   }
 

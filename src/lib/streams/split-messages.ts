@@ -58,7 +58,7 @@ export function splitMessages(connection: Connection, options: SplitOptions): Du
     reading.isHeld = true
     connection.pause()
     connection.unshift(chunk.subarray(taken))
-    void pace.wait().then(() => void (split.isPaused() ? split.once('resume', goOn) : goOn()))
+    void pace.wait(() => split.destroyed).then(() => void (split.isPaused() ? split.once('resume', goOn) : goOn()))
   }
   if (options.startsWithReply === true) {
     const takeFrames = take

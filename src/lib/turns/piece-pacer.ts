@@ -1,4 +1,4 @@
-import { setTimeout as sleep } from 'node:timers/promises'
+import { setImmediate, setTimeout as sleep } from 'node:timers/promises'
 import { makeFairSemaphore } from './fair-semaphore.ts'
 
 /**
@@ -15,8 +15,11 @@ export type Pace = {
   readonly count: () => boolean
   /** Whether all streams together have taken as many as a turn may have. */
   readonly isTurnFull: () => boolean
-  /** Resolves when the stream may go on. */
-  readonly wait: () => Promise<void>
+  /**
+   * Resolves when the stream may go on: in the next turn, if only all together were too many. With a busy server, streams with a piece each
+   * would otherwise wait for each other. A stream that is gone takes no turn of its key.
+   */
+  readonly wait: (isGone?: () => boolean) => Promise<void>
 }
 
 /** How many pieces are taken in one turn of the event loop: of one stream, and of all. */
@@ -24,7 +27,7 @@ const TURN_PIECES = { ofOne: 256, ofAll: 512 }
 /** How long after a stream that waited the next one goes on, in milliseconds. */
 const REST_MS = 10
 
-/** Makes the pacer of a process. Of the streams that wait, one goes on every `REST_MS`, keys in turn. */
+/** Makes the pacer of a process. Of the streams that had too many pieces in a turn, one goes on every `REST_MS`, keys in turn. */
 export function makePiecePacer(restMs = REST_MS): PiecePacer {
   const waiting = makeFairSemaphore({ permits: 1, permitsPerKey: 1, waitersPerKey: Number.MAX_SAFE_INTEGER })
   let turn = 0
@@ -34,7 +37,7 @@ export function makePiecePacer(restMs = REST_MS): PiecePacer {
   const countTurn = (): void => {
     if (isTurnCounted) return
     isTurnCounted = true
-    setImmediate(() => {
+    void setImmediate().then(() => {
       isTurnCounted = false
       turn += 1
       ofAll = 0
@@ -55,9 +58,13 @@ export function makePiecePacer(restMs = REST_MS): PiecePacer {
           return ofOne < TURN_PIECES.ofOne && ofAll < TURN_PIECES.ofAll
         },
         isTurnFull: () => isTurnCounted && ofAll >= TURN_PIECES.ofAll,
-        async wait() {
+        async wait(isGone = () => false) {
+          if (latest !== turn || ofOne < TURN_PIECES.ofOne) {
+            await setImmediate()
+            return
+          }
           const release = await waiting.acquire(key)
-          await sleep(restMs, undefined, { ref: false })
+          if (!isGone()) await sleep(restMs, undefined, { ref: false })
           release?.()
         },
       }
