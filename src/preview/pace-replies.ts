@@ -1,10 +1,11 @@
 import type { IncomingMessage } from 'node:http'
 import type { Duplex } from 'node:stream'
+import { makePieceJoiner } from '../lib/streams/join-pieces.ts'
 import type { Pace } from '../lib/turns/piece-pacer.ts'
 
 /**
  * Paces the replies of sandboxes. Node parses all that it has read of a connection in one turn of the event loop, and calls its code for
- * each chunk of a body: 64 KiB have 10,900 chunks of a byte. So its parser gets reads in parts, and the rest waits after a
+ * each chunk of a body. 64 KiB have 10,900 chunks of a byte. So its parser gets reads in parts, and the rest waits after a
  * part with many chunks.
  */
 
@@ -12,8 +13,6 @@ import type { Pace } from '../lib/turns/piece-pacer.ts'
 const PART_MIN_BYTES = 1024
 const PART_MAX_BYTES = 16 * 1024
 const FEW_PIECES = 16
-/** Smaller chunks of a turn are joined. Whoever takes a reply spends more time on a chunk than Node. */
-const SMALL_BYTES = 1024
 
 /** `countPiece` returns whether the part has many. */
 type Reading = { readonly countPiece: () => boolean; readonly setSize: (bytes: number) => void }
@@ -109,20 +108,11 @@ export function countChunks(reply: IncomingMessage): void {
   const push = reply.push.bind(reply)
   const reading = readingOf(reply.socket)
   if (reply.headers['transfer-encoding'] === undefined) readWhole(reply.socket)
-  let joined: Buffer[] = []
-  const pushJoined = (): boolean => {
-    if (joined.length === 0 || reply.destroyed) return true
-    const whole = Buffer.concat(joined)
-    joined = []
-    return push(whole)
-  }
+  const joiner = makePieceJoiner((joined) => void (reply.destroyed || push(joined)))
   reply.push = (piece: Buffer | null) => {
     const hasMany = reading?.countPiece() ?? false
-    if (hasMany && piece !== null && piece.length < SMALL_BYTES) {
-      if (joined.push(piece) === 1) setImmediate(pushJoined)
-      return true
-    }
-    pushJoined()
+    if (hasMany && piece !== null && joiner.keepSmall(piece)) return true
+    joiner.pushKept()
     return push(piece)
   }
 }

@@ -2,6 +2,7 @@ import type { IncomingMessage, Server } from 'node:http'
 import type { Socket } from 'node:net'
 import type { Duplex } from 'node:stream'
 import { rateLimitAddress } from '../../lib/rate-limit-address.ts'
+import { makePieceJoiner, type PieceJoiner } from '../../lib/streams/join-pieces.ts'
 import { makePiecePacer, type Pace } from '../../lib/turns/piece-pacer.ts'
 import type { ClientAddresses } from '../requests/client-address.ts'
 import { ChunkedRequest } from '../requests/bodies/chunked-request.ts'
@@ -9,14 +10,13 @@ import { clientConnectionEvent } from './client-connection-event.ts'
 import { readInParts } from './read-in-parts.ts'
 
 /**
- * Paces request bodies in very small chunks. Node calls its code for each chunk, which takes 3 to 5 µs even if nobody wants it, and parses
- * all that it has read of a connection in one turn of the event loop: 64 KiB have 10,900 chunks of a byte (Node 24.21, 2026-11).
+ * Paces request bodies in very small chunks. Node calls its code for each chunk, which takes 3 to 5 µs even if nobody wants it. It parses
+ * all that it has read of a connection in one turn of the event loop. 64 KiB have 10,900 chunks of a byte (Node 24.21, 2026-11).
  */
 
 /** How many chunks arrive of a body that waits, because they are of one read, before all connections are read in parts. */
 const FAR_TOO_MANY = 512
-/** Smaller chunks are joined, after so many in a turn. Whoever takes a body spends more time on a piece than Node on a chunk. */
-const SMALL_BYTES = 1024
+/** After how many chunks in a turn small ones are joined. */
 const UNJOINED_CHUNKS = 16
 
 export type ChunkPacer = {
@@ -55,21 +55,19 @@ export function makeChunkPacer(clients: Pick<ClientAddresses, 'of'>): ChunkPacer
     #pace: Pace | null = null
     #isWaiting = false
     #chunksBeyond = 0
-    #smallOfTurn = 0
-    #joined: Buffer[] = []
+    #chunksOfTurn = 0
+    #joiner: PieceJoiner | null = null
 
     override push(piece: Buffer | null): boolean {
       if (piece === null || this.headers['transfer-encoding'] === undefined) {
-        this.#pushJoined()
+        this.#joiner?.pushKept()
         return super.push(piece)
       }
       this.#count()
       if (this.#isDropped()) return false
-      if (piece.length < SMALL_BYTES && this.#isJoined()) {
-        this.#joined.push(piece)
-        return !this.#isWaiting
-      }
-      this.#pushJoined()
+      this.#joiner ??= makePieceJoiner((joined) => void super.push(joined))
+      if (this.#hasMany() && this.#joiner.keepSmall(piece)) return !this.#isWaiting
+      this.#joiner.pushKept()
       return super.push(piece) && !this.#isWaiting
     }
 
@@ -86,22 +84,10 @@ export function makeChunkPacer(clients: Pick<ClientAddresses, 'of'>): ChunkPacer
       return this.chunksLeft !== null && this.chunksLeft <= 0
     }
 
-    /** Whether the next small chunk of this turn is joined to others. */
-    #isJoined(): boolean {
-      if (this.#smallOfTurn === 0)
-        setImmediate(() => {
-          this.#smallOfTurn = 0
-          this.#pushJoined()
-        })
-      this.#smallOfTurn += 1
-      return this.#smallOfTurn > UNJOINED_CHUNKS
-    }
-
-    #pushJoined(): void {
-      const joined = this.#joined
-      if (joined.length === 0) return
-      this.#joined = []
-      super.push(Buffer.concat(joined))
+    #hasMany(): boolean {
+      if (this.#chunksOfTurn === 0) setImmediate(() => void (this.#chunksOfTurn = 0))
+      this.#chunksOfTurn += 1
+      return this.#chunksOfTurn > UNJOINED_CHUNKS
     }
 
     #count(): void {
