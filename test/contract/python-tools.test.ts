@@ -31,6 +31,9 @@ const LEFT_OUT = [
   'revoke_api_key',
 ]
 
+/** The module that says which bodies Schemathesis must not send. */
+const HOOKS = 'schemathesis_hooks'
+
 /** Parameters that let a request wait for capacity that the server doesn't have. */
 const WAITS = ['wait_for', 'wait_timeout', 'on_timeout']
 
@@ -62,13 +65,17 @@ describe('openapi.json and a server', { skip: PYTHON === undefined && '`npm run 
     await server.close()
   })
 
-  async function run(program: string, args: readonly string[], cwd: string): Promise<string> {
+  async function run(
+    program: string,
+    args: readonly string[],
+    more: Readonly<Record<string, string>> = {},
+  ): Promise<string> {
     const bin = PYTHON ?? ''
     const path = `${bin}:${process.env['PATH'] ?? ''}`
     const { code, stdout, stderr } = await tryCommand(join(bin, program), args, {
       timeoutMs: LIMIT_MS * TIMEOUT_FACTOR,
-      env: { ...process.env, PATH: path, PYTHONDONTWRITEBYTECODE: '1' },
-      cwd,
+      env: { ...process.env, PATH: path, PYTHONDONTWRITEBYTECODE: '1', ...more },
+      cwd: folder,
     })
     assert.equal(code, 0, `${stdout}\n${stderr}`)
     return stdout
@@ -76,9 +83,9 @@ describe('openapi.json and a server', { skip: PYTHON === undefined && '`npm run 
 
   test('the client that openapi-python-client generates creates, lists and deletes', async () => {
     const generated = ['--output-path', join(folder, 'generated'), '--meta', 'none', '--fail-on-warning']
-    await run('openapi-python-client', ['generate', '--path', DOCUMENT, ...generated], folder)
+    await run('openapi-python-client', ['generate', '--path', DOCUMENT, ...generated])
     copyFileSync(join(import.meta.dirname, 'generated-python-walk.py'), join(folder, 'walk.py'))
-    const said = await run('python', ['walk.py', server.url, server.key], folder)
+    const said = await run('python', ['walk.py', server.url, server.key])
     assert.deepEqual(said.trim().split('\n'), [
       'MountBind /inputs False',
       'MountNamed /models True',
@@ -89,6 +96,7 @@ describe('openapi.json and a server', { skip: PYTHON === undefined && '`npm run 
   })
 
   test('Schemathesis finds no status that is not documented, no 5xx and no invalid request that is accepted', async (t) => {
+    copyFileSync(join(import.meta.dirname, `${HOOKS}.py`), join(folder, `${HOOKS}.py`))
     const words = [
       'run',
       writeWithoutWaits(folder),
@@ -105,7 +113,7 @@ describe('openapi.json and a server', { skip: PYTHON === undefined && '`npm run 
       '--request-timeout=60',
       '--warnings=off',
     ]
-    const said = await run('st', words, folder)
+    const said = await run('st', words, { SCHEMATHESIS_HOOKS: HOOKS })
     t.diagnostic(/[0-9]+ generated.*/.exec(said)?.[0] ?? said)
   })
 })
