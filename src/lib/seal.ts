@@ -1,4 +1,4 @@
-import { createCipheriv, createDecipheriv, createHmac } from 'node:crypto'
+import { createCipheriv, createDecipheriv, createSecretKey, createHmac } from 'node:crypto'
 import { eachInTurns, nextTurn } from './turns/next-turn.ts'
 import type { Random } from './random.ts'
 
@@ -28,9 +28,12 @@ const HEAD_BYTES = 1 + NONCE_BYTES + TAG_BYTES
 /** Seals with AES-256-GCM and a 32-byte key. The parts of a sealed value are: version 1, nonce, tag, ciphertext. */
 export function makeSeal(key: Buffer, random: Random): Seal {
   if (key.length !== 32) throw new Error(`the sealing key has ${String(key.length)} bytes; it needs 32`)
+  const secret = createSecretKey(key) // a cipher takes 12 µs with the bytes, 1.6 with this (Node 24.21)
   const begin = (context: string) => {
     const nonce = random.bytes(NONCE_BYTES)
-    const cipher = createCipheriv('aes-256-gcm', key, nonce, { authTagLength: TAG_BYTES }).setAAD(Buffer.from(context))
+    const cipher = createCipheriv('aes-256-gcm', secret, nonce, { authTagLength: TAG_BYTES }).setAAD(
+      Buffer.from(context),
+    )
     return { cipher, endHead: () => Buffer.concat([Buffer.from([1]), nonce, cipher.getAuthTag()]) }
   }
   const beginOpening = (sealed: Buffer, context: string) => {
@@ -38,7 +41,7 @@ export function makeSeal(key: Buffer, random: Random): Seal {
     const nonce = sealed.subarray(1, 1 + NONCE_BYTES)
     const tag = sealed.subarray(1 + NONCE_BYTES, HEAD_BYTES)
     // The length is explicit because Node otherwise accepts shorter tags, which are easy to forge.
-    return createDecipheriv('aes-256-gcm', key, nonce, { authTagLength: TAG_BYTES })
+    return createDecipheriv('aes-256-gcm', secret, nonce, { authTagLength: TAG_BYTES })
       .setAAD(Buffer.from(context))
       .setAuthTag(tag)
   }

@@ -2,7 +2,7 @@ import { Agent, type ClientRequestArgs } from 'node:http'
 import type { Duplex } from 'node:stream'
 import type { Clock } from '../lib/clock.ts'
 import type { Pace } from '../lib/turns/piece-pacer.ts'
-import { paceReads } from './pace-replies.ts'
+import { paceReplies } from './pace-replies.ts'
 
 type ConnectionsInput<Sandbox> = {
   /** Opens a connection to a port of a sandbox. */
@@ -55,7 +55,7 @@ export function makeSandboxConnections<Sandbox extends { readonly run: string }>
       const made = (): Entry => ({
         agent: new SandboxAgent(async (port) => {
           const connection = await connect(sandbox, port)
-          paceReads(connection, paceOf(sandbox))
+          paceReplies(connection, paceOf(sandbox))
           return connection
         }),
         inFlight: 0,

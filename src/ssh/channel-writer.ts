@@ -3,6 +3,7 @@ import type { Socket } from 'node:net'
 import type { Writable } from 'node:stream'
 import type ssh2 from 'ssh2'
 import { makeSemaphore } from '../lib/turns/semaphore.ts'
+import { isExchangingKeys } from './protocol-state.ts'
 
 /**
  * Above this many unsent bytes on the socket, no more is written. An SSH client announces a window for each channel, but
@@ -52,11 +53,6 @@ export async function waitUntilWritable(to: Writable, { connection, socket, clos
     else if (socket.writableLength > UNSENT_MAX_BYTES) await next(socket, 'drain', closed)
     else return
   }
-}
-
-function isExchangingKeys(connection: ssh2.Connection): boolean {
-  const protocol: unknown = Reflect.get(connection, '_protocol')
-  return typeof protocol === 'object' && protocol !== null && Reflect.get(protocol, '_kexinit') !== undefined
 }
 
 /** Waits for an event. */

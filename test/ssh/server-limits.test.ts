@@ -1,10 +1,12 @@
 import assert from 'node:assert/strict'
+import { subscribe, unsubscribe } from 'node:diagnostics_channel'
 import { once } from 'node:events'
 import { connect, type Socket } from 'node:net'
 import { after, before, describe, test } from 'node:test'
 import ssh2 from 'ssh2'
 import { makeRequestRateLimiter } from '../../src/control/requests/request-rate-limiter.ts'
 import { startSshServer, type SshServer } from '../../src/ssh/server.ts'
+import { countPerTurn } from '../support/most-per-turn.ts'
 import { makeTestControl, type TestControl } from '../support/control.ts'
 import { makeTestClock } from '../support/test-clock.ts'
 import { waitUntil } from '../support/wait.ts'
@@ -95,6 +97,30 @@ describe('the SSH server', () => {
     })
     await waitUntil(() => isClosed)
     assert.equal(tries, ATTEMPTS_MAX + 1)
+  })
+
+  test('packets of 16 bytes before a key are read a few kilobytes in a turn', async (t) => {
+    const perTurn = countPerTurn()
+    let bytes = 0
+    const onSocket = (message: unknown): void => {
+      const { socket } = message as { readonly socket: Socket }
+      socket.on('data', (part: Buffer) => {
+        bytes += part.length
+        perTurn.count(part.length)
+      })
+    }
+    subscribe('net.server.socket', onSocket)
+    t.after(() => unsubscribe('net.server.socket', onSocket))
+    const ignored = Buffer.from([0, 0, 0, 12, 6, 2, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0])
+    const load = Buffer.concat(Array.from({ length: 6_000 }, () => ignored))
+    for (let n = 0; n < 3; n++) {
+      const { socket } = await open('127.0.0.5')
+      socket.write('SSH-2.0-x\r\n')
+      socket.write(load)
+    }
+    await waitUntil(() => bytes >= 3 * load.length)
+    assert.ok(perTurn.most() <= 16 * 1024, `${String(perTurn.most())} bytes in a turn`)
+    await Promise.all(opened.filter((socket) => !socket.closed).map(close))
   })
 
   test('bytes that are not SSH end only their own connection', async () => {

@@ -7,6 +7,7 @@ import { makeLog } from '../../src/lib/log.ts'
 import { makeSemaphore } from '../../src/lib/turns/semaphore.ts'
 import { makeHostKey } from '../../src/ssh/server.ts'
 import { makeInputLimit } from '../../src/ssh/input-limits.ts'
+import { keepKeysAsObjects } from '../../src/ssh/protocol-state.ts'
 import { serveSession } from '../../src/ssh/session.ts'
 import type { SshConnection } from '../../src/ssh/shared-connection.ts'
 
@@ -32,6 +33,7 @@ export async function startSshLoopback(
       context.accept()
     })
     serving.on('error', () => undefined)
+    serving.on('handshake', () => keepKeysAsObjects(serving))
     serving.on('session', (accept) => {
       const shared = {
         connection: serving,
@@ -60,6 +62,7 @@ export async function startSshLoopback(
     listener.close()
   })
   const connection = new ssh2.Client()
+  connection.on('handshake', () => keepKeysAsObjects(connection)) // tests that send much are faster with them
   connection.connect({ sock: client, username: 'nobody', authHandler: ['none'] })
   await once(connection, 'ready')
   connection.on('error', () => undefined)

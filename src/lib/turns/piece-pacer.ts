@@ -11,8 +11,8 @@ export type PiecePacer = {
 }
 
 export type Pace = {
-  /** Counts a piece. Returns whether another one may be taken in this turn of the event loop. If not, `wait`. */
-  readonly count: () => boolean
+  /** Counts pieces, one by default. Returns whether another one may be taken in this turn of the event loop. If not, `wait`. */
+  readonly count: (pieces?: number) => boolean
   /** Whether all streams together have taken as many as a turn may have. */
   readonly isTurnFull: () => boolean
   /**
@@ -49,12 +49,12 @@ export function makePiecePacer(restMs = REST_MS): PiecePacer {
       let ofOne = 0
       let latest = -1
       return {
-        count() {
+        count(pieces = 1) {
           countTurn()
           if (latest !== turn) ofOne = 0
           latest = turn
-          ofOne += 1
-          ofAll += 1
+          ofOne += pieces
+          ofAll += pieces
           return ofOne < TURN_PIECES.ofOne && ofAll < TURN_PIECES.ofAll
         },
         isTurnFull: () => isTurnCounted && ofAll >= TURN_PIECES.ofAll,
