@@ -8,7 +8,7 @@ import { pause } from './support/pause.ts'
 import { findParts, readProcessMemory, type Memory } from './support/process-memory.ts'
 import type { ResultRow } from './support/report.ts'
 
-/** Connections to PostgreSQL that nobody uses are closed after a minute. */
+/** Connections to PostgreSQL that nobody uses are closed after 20 s. */
 const IDLE_MS = 75_000
 const MEMORY_GOAL_MIB = 150
 const CLONE_GOAL_MS = 30_000
