@@ -19,6 +19,7 @@ import {
 import type { Queryable } from '../../store/postgres/database.ts'
 import { notifyAtCommit } from '../../store/postgres/notification-connection.ts'
 import * as deliveries from '../../store/webhooks/deliveries.ts'
+import * as recordDeliveries from '../../store/webhooks/record-deliveries.ts'
 import * as webhooks from '../../store/webhooks/webhooks.ts'
 import type { BaseDeps, WriteDeps } from '../deps.ts'
 import { recordEvent } from '../events/record-event.ts'
@@ -82,6 +83,8 @@ export async function getWebhook(deps: Pick<BaseDeps, 'db'>, { org_id }: InOrg, 
   return found
 }
 
+const FILTERS = ['event_types', 'category', 'sandbox_id', 'actor'] as const satisfies readonly (keyof WebhookFilter)[]
+
 /** What an update changes. Absent: it stays. */
 export type WebhookChanges = Partial<WebhookFilter & Pick<Webhook, 'url' | 'description' | 'paused'>>
 
@@ -95,7 +98,9 @@ export async function updateWebhook(
   { id, changes, ifMatch = null }: { id: WebhookId; changes: WebhookChanges; ifMatch?: IfMatch | null },
 ): Promise<Webhook> {
   const { org_id } = acting
-  return await deps.db.transaction(org_id, async (tx) => {
+  const hasFilters = FILTERS.some((name) => name in changes)
+  return await deps.db.transaction(hasFilters ? 'system' : org_id, async (tx) => {
+    if (hasFilters) await recordDeliveries.lockRecording(tx)
     const from = await lock(tx, acting, { id, ifMatch })
     const { paused = from.paused, ...fields } = changes
     const pause = {
@@ -109,6 +114,7 @@ export async function updateWebhook(
     const changed = Object.keys(fields).filter(
       (name) => JSON.stringify(Object(to)[name]) !== JSON.stringify(Object(from)[name]),
     )
+    if (FILTERS.some((name) => changed.includes(name))) await recordDeliveries.recordDue(tx, id, deps.clock.now())
     await webhooks.update(tx, org_id, to)
     if (changed.length > 0)
       await recordEvent(deps, tx, { ...acting, event_type: 'webhook_updated', payload: { ...facts, changes: changed } })

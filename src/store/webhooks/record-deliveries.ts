@@ -110,29 +110,61 @@ type Part = {
 /** What was recorded. `read`: how many events the part had, and the last of them. */
 type Recorded = { readonly read: number; readonly last: string | null; readonly webhooks: readonly WebhookId[] }
 
-/**
- * Makes deliveries of a part of a complete window, for the webhooks whose filters the events match. May be repeated. Reads all
- * organizations.
- */
-export async function record(tx: Queryable, { from, to, after, since, limit }: Part, now: Date): Promise<Recorded> {
-  const { rows } = await tx.query<Recorded>({
-    name: 'recordDeliveries.record',
-    text: `WITH part AS MATERIALIZED (
-             SELECT id, org_id, sandbox_id, event_type, category, coalesce(actor_key, 'sandyard') AS actor, xact, timestamp
-             FROM events WHERE org_id = ANY(ARRAY(SELECT DISTINCT org_id FROM webhooks))
-               AND xact >= $1::text::xid8 AND xact < $2::text::xid8 AND id > $3
-             ORDER BY id LIMIT $4),
-           made AS (
-             INSERT INTO webhook_deliveries (webhook_id, id, org_id, lane, place, created_at)
-             SELECT w.id, p.id, p.org_id, coalesce(p.sandbox_id, p.org_id), $2::text::bigint, $5
-             FROM part p JOIN webhooks w ON w.org_id = p.org_id
-               AND (w.event_types IS NULL OR p.event_type = ANY(w.event_types))
+/** SQL: what decides about an event `p`. */
+const EVENT = `id, org_id, sandbox_id, event_type, category, coalesce(actor_key, 'sandyard') AS actor, xact, timestamp`
+const LANE = 'coalesce(p.sandbox_id, p.org_id)'
+
+/** SQL: whether an event `p` is for a webhook `w`. `since`: see `Progress`. */
+function isFor(since: string): string {
+  return `(w.event_types IS NULL OR p.event_type = ANY(w.event_types))
                AND (w.category IS NULL OR p.category = w.category)
                AND (w.sandbox_id IS NULL OR p.sandbox_id = w.sandbox_id)
                AND (w.actor IS NULL OR p.actor = w.actor)
                AND (w.begins IS NULL OR NOT pg_visible_in_snapshot(p.xact, w.begins))
                AND p.xact IS DISTINCT FROM w.created_xact
-               AND ($6::timestamptz IS NULL OR (p.timestamp >= $6 AND p.timestamp > w.created_at))
+               AND (${since} IS NULL OR (p.timestamp >= ${since} AND p.timestamp > w.created_at))`
+}
+
+/** Keeps others from making deliveries until the transaction ends. Lock it before a webhook. */
+export async function lockRecording(tx: Queryable): Promise<void> {
+  await tx.query({ text: `SELECT pg_advisory_xact_lock(hashtext('sandyard: webhook deliveries'))` })
+}
+
+/**
+ * Makes deliveries of the events of now and before, by the filters that a webhook has. It then begins anew, so that others apply to later
+ * events alone. Their windows end later than the oldest transaction of now, which is therefore the place. Call `lockRecording` first. Reads
+ * what belongs to the system.
+ */
+export async function recordDue(tx: Queryable, webhook: WebhookId, now: Date): Promise<void> {
+  await tx.query({
+    name: 'recordDeliveries.recordDue',
+    text: `WITH begun AS (UPDATE webhooks SET begins = pg_current_snapshot() WHERE id = $1)
+           INSERT INTO webhook_deliveries (webhook_id, id, org_id, lane, place, created_at)
+           SELECT w.id, p.id, p.org_id, ${LANE}, pg_snapshot_xmin(pg_current_snapshot())::text::bigint, $2
+           FROM webhooks w LEFT JOIN webhook_progress g ON true, LATERAL (
+             SELECT ${EVENT} FROM events WHERE org_id = w.org_id AND xact >= coalesce(g.done, '0')) p
+           WHERE w.id = $1 AND ${isFor('g.since')}
+           ON CONFLICT (webhook_id, id) DO NOTHING`,
+    values: [webhook, now],
+  })
+}
+
+/**
+ * Makes deliveries of a part of a complete window, for the webhooks whose filters the events match. May be repeated. Reads all
+ * organizations.
+ */
+export async function record(tx: Queryable, { from, to, after, since, limit }: Part, now: Date): Promise<Recorded> {
+  await lockRecording(tx)
+  const { rows } = await tx.query<Recorded>({
+    name: 'recordDeliveries.record',
+    text: `WITH part AS MATERIALIZED (
+             SELECT ${EVENT} FROM events WHERE org_id = ANY(ARRAY(SELECT DISTINCT org_id FROM webhooks))
+               AND xact >= $1::text::xid8 AND xact < $2::text::xid8 AND id > $3
+             ORDER BY id LIMIT $4),
+           made AS (
+             INSERT INTO webhook_deliveries (webhook_id, id, org_id, lane, place, created_at)
+             SELECT w.id, p.id, p.org_id, ${LANE}, $2::text::bigint, $5
+             FROM part p JOIN webhooks w ON w.org_id = p.org_id AND ${isFor('$6::timestamptz')}
              ON CONFLICT (webhook_id, id) DO NOTHING RETURNING webhook_id)
            SELECT (SELECT count(*) FROM part) AS read, (SELECT id FROM part ORDER BY id DESC LIMIT 1) AS last,
              ARRAY(SELECT DISTINCT webhook_id FROM made) AS webhooks`,

@@ -104,6 +104,64 @@ test('an event of a transaction that was open when the webhook was made belongs 
   assert.notEqual(before, after)
 })
 
+test('other filters apply to events from then on: what was committed before is judged by the filters before', async (t) => {
+  const { world, receiver } = await open(t)
+  const { deps, caller } = world
+  const { webhook } = await world.add(receiver, '/a', { event_types: ['sandbox_renamed'] })
+  const { id } = webhook
+  // Nothing records, as between two leaders.
+  const [first, org] = [await world.record(randomUUID(), 'first'), await world.record(null, 'not asked for yet')]
+  await updateWebhook(deps, caller, { id, changes: { event_types: ['org_created'] } })
+  const [sandbox, second] = [
+    await world.record(randomUUID(), 'no longer asked for'),
+    await world.record(null, 'second'),
+  ]
+  await updateWebhook(deps, caller, { id, changes: { event_types: ['sandbox_renamed'], description: 'again' } })
+  const third = await world.record(randomUUID(), 'third')
+  const look = recorderOf(world, 2)
+  await waitUntil(async () => {
+    await look()
+    return (await recorded(world, id)).includes(third)
+  })
+  assert.deepEqual(await recorded(world, id), [first, second, third])
+  assert.ok(![first, second, third].includes(org) && ![first, second, third].includes(sandbox))
+})
+
+test('filters that change while events are written and recorded lose no event that all of them match, and repeat none', async (t) => {
+  const { world, receiver } = await open(t)
+  const { deps, caller } = world
+  const { webhook } = await world.add(receiver, '/a', { event_types: ['sandbox_renamed'] })
+  const { id } = webhook
+  const writers = { left: 6 }
+  const written = Array.from({ length: writers.left }, async () => {
+    const sandbox = randomUUID()
+    const ids: string[] = []
+    for (let n = 0; n < 20; n++) ids.push(await world.record(sandbox, String(n)))
+    writers.left -= 1
+    return ids
+  })
+  const recording = (async () => {
+    while (writers.left > 0) await recorderOf(world, 3)()
+  })()
+  const changing = (async () => {
+    for (let n = 0; writers.left > 0; n++)
+      await updateWebhook(deps, caller, { id, changes: { category: n % 2 === 0 ? 'sandbox' : null } })
+  })()
+  const ids = await Promise.all(written)
+  await Promise.all([recording, changing])
+  const look = recorderOf(world, 50)
+  await waitUntil(async () => {
+    await look()
+    return (await recorded(world, id)).length >= 120
+  })
+  const found = await recorded(world, id)
+  assert.equal(found.length, 120)
+  for (const ofOne of ids) {
+    const inOrder = found.filter((one) => ofOne.includes(one))
+    assert.deepEqual(inOrder, ofOne)
+  }
+})
+
 test('after a restore into another database, nothing is missed, what waited comes first, and what was delivered stays', async (t) => {
   const { world, receiver } = await open(t)
   const { webhook } = await world.add(receiver, '/a', { category: 'sandbox' })
