@@ -15,7 +15,7 @@ import {
 } from './transitions/transition.ts'
 
 /** A caller's request to delete a sandbox. */
-export type DeleteRequest = { readonly caller: Caller; readonly sandbox: Pick<Sandbox, 'id' | 'name' | 'slug'> }
+export type DeleteRequest = { readonly caller: Caller; readonly sandbox: Pick<Sandbox, 'id'> }
 
 /** The result of a deletion: its error, or null if it succeeded. */
 export type DeleteResult = { readonly error: unknown } | null
@@ -102,7 +102,10 @@ async function deleteInTransaction(
   const hidden = new Map((await sandboxes.hide(tx, [...byId.keys()], now)).map((one) => [one.id, one]))
   const alreadyHidden = [...byId.keys()].filter((id) => !hidden.has(id))
   if (alreadyHidden.length > 0) await sandboxes.hideNow(tx, alreadyHidden, now)
-  const deleted = [...byId.values()].filter(({ sandbox }) => hidden.has(sandbox.id))
+  const deleted = [...byId.values()].flatMap(({ caller, sandbox }) => {
+    const one = hidden.get(sandbox.id)
+    return one === undefined ? [] : [{ caller, sandbox: one }]
+  })
   if (deleted.length > 0) {
     const stops = deleted.map(({ sandbox, caller }) => {
       const cause = { actor: caller.actor, code: 'deleted' } as const

@@ -11,49 +11,45 @@ import { ifMatchPrecondition, type Conditions } from './if-match.ts'
 import { recordEvent } from '../events/record-event.ts'
 
 /**
- * Changes a sandbox's name, slug or both. An absent field keeps its value. May be repeated. Throws `sandbox_not_found`,
+ * Changes a sandbox's name, slug or both. An absent field keeps its value. May be repeated: names that it has already leave no event. Throws `sandbox_not_found`,
  * `name_already_exists` and `precondition_failed`.
  */
 export async function renameSandbox(
   deps: WriteDeps & SandboxReader,
   caller: Caller,
   ref: SandboxRef,
-  to: Conditions & { readonly name?: string; readonly slug?: string },
+  change: Conditions & { readonly name?: string; readonly slug?: string },
 ): Promise<Sandbox> {
-  const name = to.name ?? null
-  const slug = to.slug ?? null
+  const name = change.name ?? null
+  const slug = change.slug ?? null
   if (name === null && slug === null) {
     const unchanged = await getSandbox(deps, caller, ref)
-    requireMatch(to.ifMatch ?? null, etagOf(renderSandbox(unchanged)))
+    requireMatch(change.ifMatch ?? null, etagOf(renderSandbox(unchanged)))
     return unchanged
   }
   const sandbox = await getSummary(deps, caller, ref)
-  const precondition = ifMatchPrecondition(sandbox, to)
-  const isFound = await mapTakenName({ name, slug }, () =>
+  const precondition = ifMatchPrecondition(sandbox, change)
+  await mapTakenName({ name, slug }, () =>
     deps.db.transaction(caller.org_id, async (tx) => {
       await precondition?.(tx)
-      if (!(await sandboxes.rename(tx, caller.org_id, sandbox.id, { name, slug }))) return false
+      const renamed = await sandboxes.rename(tx, sandbox, { name, slug })
+      if (renamed === null) throw new Problem('sandbox_not_found')
+      const { from, to } = renamed
+      if (from.name === to.name && from.slug === to.slug) return
       const { org_id, actor } = caller
-      const payload = {
-        sandbox_id: sandbox.id,
-        name: name ?? sandbox.name,
-        slug: slug ?? sandbox.slug,
-        from: { name: sandbox.name, slug: sandbox.slug },
-      }
+      const payload = { sandbox_id: sandbox.id, ...to, from }
       await recordEvent(deps, tx, { org_id, actor, event_type: 'sandbox_renamed', payload })
-      return true
     }),
   )
-  if (!isFound) throw new Problem('sandbox_not_found')
   return getSandbox(deps, caller, { id: sandbox.id })
 }
 
-async function mapTakenName<T>(
+async function mapTakenName(
   to: { readonly name: string | null; readonly slug: string | null },
-  write: () => Promise<T>,
-): Promise<T> {
+  write: () => Promise<void>,
+): Promise<void> {
   try {
-    return await write()
+    await write()
   } catch (error) {
     const constraint = violatedConstraint(error)
     if (constraint === 'sandboxes_name_key') throw nameTaken('name', to.name)

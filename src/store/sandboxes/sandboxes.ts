@@ -162,30 +162,39 @@ export async function isSlugTaken(q: Queryable, slug: string): Promise<boolean> 
   return rows.length > 0
 }
 
+/** The name and the slug of a sandbox. */
+type Names = Pick<Sandbox, 'name' | 'slug'>
+
 /**
- * Changes a sandbox's name or slug. Null keeps the old value. Returns false if the sandbox doesn't exist. Throws if the
- * name or slug is taken.
+ * Changes a sandbox's name or slug. Null keeps the old value. Returns what they were and what they are, or null if the sandbox doesn't
+ * exist. Throws if the name or slug is taken.
  */
 export async function rename(
-  q: Queryable,
-  org: OrgId,
-  id: SandboxId,
-  to: { readonly name: string | null; readonly slug: string | null },
-): Promise<boolean> {
-  const { rowCount } = await q.query({
-    name: 'sandboxes.rename',
-    text: `UPDATE sandboxes SET name = coalesce($3, name), slug = coalesce($4, slug)
-           WHERE org_id = $1 AND id = $2 AND visible_until IS NULL`,
-    values: [org, id, to.name, to.slug],
+  tx: Queryable,
+  { org_id, id }: SandboxKey,
+  to: { readonly [Member in keyof Names]: Names[Member] | null },
+): Promise<{ readonly from: Names; readonly to: Names } | null> {
+  const locked = await tx.query<Names>({
+    name: 'sandboxes.lockNames',
+    text: `SELECT name, slug FROM sandboxes WHERE org_id = $1 AND id = $2 AND visible_until IS NULL FOR NO KEY UPDATE`,
+    values: [org_id, id],
   })
-  return rowCount === 1
+  const [from] = locked.rows
+  if (from === undefined) return null
+  const names = { name: to.name ?? from.name, slug: to.slug ?? from.slug }
+  await tx.query({
+    name: 'sandboxes.rename',
+    text: `UPDATE sandboxes SET name = $3, slug = $4 WHERE org_id = $1 AND id = $2`,
+    values: [org_id, id, names.name, names.slug],
+  })
+  return { from, to: names }
 }
 
 /**
- * A sandbox that was just hidden, and the worker that stores its writable layer. The worker is null if no run was ever
+ * A sandbox that was just hidden with its last names, and the worker that stores its writable layer. The worker is null if no run was ever
  * placed.
  */
-export type HiddenSandbox = { readonly id: SandboxId; readonly home_worker_id: WorkerId | null }
+export type HiddenSandbox = Names & { readonly id: SandboxId; readonly home_worker_id: WorkerId | null }
 
 /**
  * Hides sandboxes from clients from `visibleUntil` on. Their names and slugs are free at once, and the values of their
@@ -203,9 +212,9 @@ export async function hide(
              SELECT s.id FROM (SELECT id FROM unnest($1::uuid[]) AS u(id) ORDER BY id LIMIT $3::bigint) u,
                LATERAL (SELECT id FROM sandboxes WHERE id = u.id FOR NO KEY UPDATE) s),
            h AS (UPDATE sandboxes s SET visible_until = $2, secrets_sealed = NULL, tls_key_sealed = NULL FROM w WHERE s.id = w.id AND s.visible_until IS NULL
-             RETURNING s.id, s.home_worker_id),
+             RETURNING s.id, s.name, s.slug, s.home_worker_id),
            l AS (DELETE FROM sandbox_labels WHERE sandbox_id IN (SELECT id FROM h))
-           SELECT id, home_worker_id FROM h`,
+           SELECT id, name, slug, home_worker_id FROM h`,
     values: [arrays.uuids(ids), visibleUntil, ids.length],
   })
   return rows
