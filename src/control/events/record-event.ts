@@ -13,6 +13,6 @@ export async function recordEvent(
   const { id, timestamp } = { id: deps.uuids.next(), timestamp: deps.clock.now() }
   const sandbox_id = 'sandbox_id' in event.payload ? event.payload.sandbox_id : null
   const recorded = { ...event, id, timestamp, sandbox_id }
-  await events.insertMany(tx, [recorded])
-  return recorded
+  const [inserted = id] = await events.insertMany(tx, [recorded])
+  return { ...recorded, id: inserted }
 }

@@ -3,7 +3,7 @@
  * its transaction has ended. A window ends before the oldest transaction that still runs, so nothing is added to it later.
  *
  * Within a window, events are in the order of their ids. Two transactions that change one sandbox wait for each other, and the
- * ids of their events follow that order. Their own numbers may not: but both are in the same window then, because it can't end between
+ * ids of their events follow that order (`event-ids.ts`). Their own numbers may not: but both are in the same window then, because it can't end between
  * two transactions of which the one with the lower number was still running when the other ended.
  */
 import type { OrgId } from '../../domain/ids.ts'

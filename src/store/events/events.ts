@@ -3,6 +3,7 @@ import type { EventId, OrgId } from '../../domain/ids.ts'
 import { EVENT_TYPES, type TypedEvent } from '../../domain/events/event-types.ts'
 import { NIL_UUID } from '../../lib/uuid.ts'
 import type { Queryable } from '../postgres/database.ts'
+import { orderedIdOfAny } from './event-ids.ts'
 import type { PruneStep, StepResult } from '../postgres/prune-step.ts'
 
 /** An audit event to write. It is written in the transaction of the change that it describes. */
@@ -28,17 +29,22 @@ export type EventRow = {
 /** The columns that the type `EventRow` contains. */
 export const EVENT_COLUMNS = 'id, org_id, timestamp, category, event_type, actor, payload'
 
-/** Inserts audit events. A database trigger refuses later changes, and deletions by anything but `prune`. */
-export async function insertMany(q: Queryable, events: readonly NewEvent[]): Promise<void> {
+/**
+ * Inserts audit events, and returns their ids in the same order. An id is higher than asked for if an earlier event has that already. A
+ * database trigger refuses later changes, and deletions by anything but `prune`.
+ */
+export async function insertMany(q: Queryable, events: readonly NewEvent[]): Promise<readonly string[]> {
   const rows = events.map((event) => ({ ...event, category: EVENT_TYPES[event.event_type].category }))
-  await q.query({
+  const { rows: inserted } = await q.query<{ readonly id: string }>({
     name: 'events.insertMany',
     text: `INSERT INTO events (id, org_id, timestamp, category, event_type, sandbox_id, actor, payload)
-           SELECT id, org_id, timestamp, category, event_type, sandbox_id, actor, payload
+           SELECT ${orderedIdOfAny({ id: 'r.id', org: 'r.org_id', sandbox: 'r.sandbox_id' })}, org_id, timestamp, category, event_type, sandbox_id,
+             actor, payload
            FROM json_to_recordset($1::json) AS r(id uuid, org_id uuid, timestamp timestamptz, category text,
-             event_type text, sandbox_id uuid, actor json, payload json)`,
+             event_type text, sandbox_id uuid, actor json, payload json) RETURNING id`,
     values: [JSON.stringify(rows)],
   })
+  return inserted.map(({ id }) => id)
 }
 
 /** One event of an organization, or null. */

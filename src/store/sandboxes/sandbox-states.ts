@@ -9,6 +9,7 @@ import { RESTART_LABEL } from '../../domain/sandboxes/restart.ts'
 import { uuids } from '../postgres/binary-array.ts'
 import * as column from '../postgres/column-list.ts'
 import type { Queryable, Transaction } from '../postgres/database.ts'
+import { orderedId } from '../events/event-ids.ts'
 import { HAS_NO_COUNT_LIMITS, withinSizes } from '../orgs/quotas.ts'
 import type { NewRun, SandboxStateRow, TransitionWrite } from './sandbox-state-rows.ts'
 
@@ -141,7 +142,7 @@ const WRITE = `WITH w AS MATERIALIZED (SELECT * FROM ${TRANSITIONS.unnest({ alia
       secrets_sealed = CASE WHEN w.ended_at IS NULL THEN r.secrets_sealed END
     FROM w WHERE r.id = w.run_id)
   INSERT INTO events (id, org_id, timestamp, category, event_type, sandbox_id, actor, payload)
-  SELECT event_id, org_id, timestamp, category, event_type, id, actor, payload FROM w`
+  SELECT ${orderedId({ id: 'w.event_id', org: 'w.org_id', sandbox: 'w.id' })}, org_id, timestamp, category, event_type, id, actor, payload FROM w`
 
 const NEW_RUNS = column.columnList<NewRun>({
   id: column.uuid(({ id }) => id),
