@@ -66,10 +66,14 @@ async function complete(
   const result = resultOf(snapshot, taken, deps.clock.now())
   try {
     await end(deps, snapshot, async (tx) => {
-      if (!(await snapshotWork.complete(tx, snapshot.id, result)) || snapshot.name === null) return
+      const replaced = await snapshotWork.complete(tx, snapshot.id, result)
       const { id: snapshot_id, org_id, name, sandbox_id } = snapshot
+      if (replaced === null || name === null) return
+      const by = { org_id, actor: SYSTEM_ACTOR }
+      for (const { id } of replaced)
+        await recordEvent(deps, tx, { ...by, event_type: 'snapshot_deleted', payload: { snapshot_id: id, name } })
       const payload = { snapshot_id, name, sandbox_id, size_bytes: taken.taken_bytes }
-      await recordEvent(deps, tx, { org_id, actor: SYSTEM_ACTOR, event_type: 'snapshot_created', payload })
+      await recordEvent(deps, tx, { ...by, event_type: 'snapshot_created', payload })
     })
   } catch (error) {
     if (violatedConstraint(error) !== 'snapshots_name_key') throw error

@@ -55,15 +55,19 @@ export type SnapshotResult = {
 }
 
 /**
- * Completes a snapshot. If it replaces one of the same name, hides that one. Returns false, and changes nothing, if it is complete
- * already. If its name was taken meanwhile, it violates `snapshots_name_key`.
+ * Completes a snapshot. If it replaces one of the same name, hides that one. Returns those that it replaced, or null, and changes nothing,
+ * if its making has ended already. If its name was taken meanwhile, it violates `snapshots_name_key`.
  */
-export async function complete(tx: Queryable, id: SnapshotId, result: SnapshotResult): Promise<boolean> {
+export async function complete(
+  tx: Queryable,
+  id: SnapshotId,
+  result: SnapshotResult,
+): Promise<readonly { readonly id: SnapshotId }[] | null> {
   const { disk_bytes, size_bytes, digest, manifest, completed_at } = result
   const replaced = await tx.query<{ readonly id: SnapshotId }>({
     name: 'snapshotWork.lockReplaced',
     text: `SELECT o.id FROM snapshots o JOIN snapshots n ON o.org_id = n.org_id AND o.name = n.name AND o.id <> n.id
-           WHERE n.id = $1 AND n.replaces AND o.status = 'succeeded' AND o.deleted_at IS NULL FOR UPDATE OF o`,
+           WHERE n.id = $1 AND n.replaces AND n.status IN ('queued', 'in_progress') AND o.status = 'succeeded' AND o.deleted_at IS NULL FOR UPDATE OF o`,
     values: [id],
   })
   await hideAll(tx, replaced.rows, completed_at)
@@ -74,7 +78,7 @@ export async function complete(tx: Queryable, id: SnapshotId, result: SnapshotRe
            WHERE id = $1 AND status IN ('queued', 'in_progress')`,
     values: [id, disk_bytes, size_bytes, digest, manifest, completed_at],
   })
-  return rowCount === 1
+  return rowCount === 1 ? replaced.rows : null
 }
 
 /** Ends the making of a snapshot without one. Returns false if it is complete already. */

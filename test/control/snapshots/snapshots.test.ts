@@ -47,9 +47,9 @@ async function runningSandbox(): Promise<SandboxId> {
   return id
 }
 
-function begin(sandbox_id: SandboxId, name: string): Promise<Snapshot> {
+function begin(sandbox_id: SandboxId, name: string, replaces = false): Promise<Snapshot> {
   const { deps, caller } = world.control
-  const how = { labels: {}, replaces: false, records_integrity: false }
+  const how = { labels: {}, replaces, records_integrity: false }
   return createSnapshot(deps, caller, { ...how, sandbox_id, name })
 }
 
@@ -84,6 +84,29 @@ test('an operation is queued, then in progress while the worker copies, then it 
   finish(undefined)
   assert.equal((await ended(operation_id)).status, 'succeeded')
   await end()
+})
+
+test('a snapshot that takes the place of another one leaves the event that the other one was deleted', async () => {
+  const end = world.runWorker(makeDriver())
+  const id = await runningSandbox()
+  const first = await ended((await begin(id, 'replaced')).operation_id)
+  const second = await ended((await begin(id, 'replaced', true)).operation_id)
+  await end()
+  const { rows } = await world.control.deps.db.asSystem((q) =>
+    q.query<{ readonly type: string; readonly snapshot: string }>({
+      text: `SELECT event_type AS type, payload ->> 'snapshot_id' AS snapshot FROM events WHERE payload ->> 'name' = 'replaced' ORDER BY id`,
+    }),
+  )
+  assert.deepEqual(
+    rows.map(({ type, snapshot }) => [type, snapshot]),
+    [
+      ['snapshot_requested', first.id],
+      ['snapshot_created', first.id],
+      ['snapshot_requested', second.id],
+      ['snapshot_deleted', first.id],
+      ['snapshot_created', second.id],
+    ],
+  )
 })
 
 test('an organization that asks for many snapshots delays no other one', async () => {
