@@ -151,6 +151,26 @@ test('a sandbox that did not run since its last snapshot has no new one', async 
   assert.equal((await snapshotsOf(id)).length, 3)
 })
 
+test('a process that no longer leads makes no second snapshot and deletes none', async () => {
+  const { id } = await running('daily keep=1')
+  const lost = new Error('another process leads')
+  const paused = makeScheduleSnapshotsLoop({ ...control.deps, fence: () => Promise.reject(lost) })
+  const leading = makeScheduleSnapshotsLoop({ ...control.deps, fence: () => Promise.resolve() })
+  await advance(0)
+  await assert.rejects(paused.run(never), lost)
+  assert.deepEqual(await snapshotsOf(id), [])
+  await leading.run(never)
+  assert.equal((await snapshotsOf(id)).length, 1)
+  await pass(0)
+  await pass(DAY_MS)
+  const made = await snapshotsOf(id)
+  assert.equal(made.length, 2, 'the next pass deletes one')
+  await assert.rejects(paused.run(never), lost)
+  assert.deepEqual(await snapshotsOf(id), made)
+  await leading.run(never)
+  assert.equal((await snapshotsOf(id)).length, 1)
+})
+
 test('a snapshot that a quota refuses leaves an event, and is tried again in an hour', async () => {
   const { id } = await running('daily')
   const { org_id } = control.caller

@@ -6,13 +6,14 @@ import type { Snapshot } from '../../domain/snapshots/snapshot.ts'
 import { violatedConstraint } from '../../store/postgres/database.ts'
 import * as snapshots from '../../store/snapshots/snapshots.ts'
 import * as snapshotSources from '../../store/snapshots/snapshot-sources.ts'
-import type { BaseDeps, WriteDeps } from '../deps.ts'
+import type { BaseDeps, FenceDeps, WriteDeps } from '../deps.ts'
 import { recordEvent } from '../events/record-event.ts'
 import { idempotencyReplyLost, type IdempotentAttempt } from '../requests/idempotency.ts'
 import { SNAPSHOTS_TOPIC } from '../topics.ts'
+import { orgTransaction } from './org-transaction.ts'
 import { storageRefusal } from './storage-refusal.ts'
 
-export type CreateSnapshotDeps = WriteDeps & Pick<BaseDeps, 'notifications'>
+export type CreateSnapshotDeps = WriteDeps & FenceDeps & Pick<BaseDeps, 'notifications'>
 
 export type NewSnapshotInput = {
   readonly sandbox_id: SandboxId
@@ -58,7 +59,7 @@ export async function createSnapshot(
     created_at: deps.clock.now(),
   }
   try {
-    const made = await deps.db.transaction(org_id, async (tx) => {
+    const made = await orgTransaction(deps, org_id, async (tx) => {
       await attempt?.saveNote(tx, operation_id)
       const inserted = await snapshots.insert(tx, row)
       if (inserted === null) throw tooManyOf('snapshots')

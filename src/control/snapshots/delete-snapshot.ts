@@ -1,9 +1,10 @@
 import type { OrgActor } from '../../domain/orgs/caller.ts'
 import * as snapshots from '../../store/snapshots/snapshots.ts'
-import type { BaseDeps, WriteDeps } from '../deps.ts'
+import type { BaseDeps, FenceDeps, WriteDeps } from '../deps.ts'
 import { recordEvent } from '../events/record-event.ts'
 import { SNAPSHOTS_TOPIC } from '../topics.ts'
 import { Problem } from '../../domain/problem.ts'
+import { orgTransaction } from './org-transaction.ts'
 import { getSnapshot, type SnapshotRef } from './read-snapshots.ts'
 
 /**
@@ -11,13 +12,13 @@ import { getSnapshot, type SnapshotRef } from './read-snapshots.ts'
  * start from it. Throws `snapshot_not_found`.
  */
 export async function deleteSnapshot(
-  deps: WriteDeps & Pick<BaseDeps, 'notifications'>,
+  deps: WriteDeps & FenceDeps & Pick<BaseDeps, 'notifications'>,
   caller: OrgActor,
   ref: SnapshotRef,
 ): Promise<void> {
   const { org_id, actor } = caller
   const { id } = await getSnapshot(deps, caller, ref)
-  await deps.db.transaction(org_id, async (tx) => {
+  await orgTransaction(deps, org_id, async (tx) => {
     const hidden = await snapshots.hide(tx, org_id, { id, now: deps.clock.now() })
     if (hidden === null) throw new Problem('snapshot_not_found')
     const payload = { snapshot_id: id, name: hidden.name ?? '' }
