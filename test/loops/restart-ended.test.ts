@@ -2,6 +2,7 @@ import assert from 'node:assert/strict'
 import { after, before, test } from 'node:test'
 import type { ObservedRun, RunOutcome } from '../../src/contract/workers/worker-protocol.ts'
 import { createSandbox } from '../../src/control/sandboxes/create-sandbox.ts'
+import { getSandbox } from '../../src/control/sandboxes/read-sandboxes.ts'
 import { startSandbox } from '../../src/control/sandboxes/start-sandbox.ts'
 import { stopSandbox } from '../../src/control/sandboxes/stop-sandbox.ts'
 import { moveSandbox } from '../../src/control/sandboxes/transitions/transition.ts'
@@ -148,6 +149,17 @@ test('a workload that ends before its worker reports that it runs is restarted t
   assert.ok(run_id !== null)
   await report([{ run_id, sandbox_id: id, phase: 'ended', outcome: CRASH }])
   assert.equal((await stateOf(id)).waitsMs, 1_000)
+})
+
+test('a stop during the back-off changes no time of the run that ended before', async () => {
+  const { deps, caller } = control
+  const id = await create('on-failure')
+  await runOnce(id, CRASH)
+  const { stopped_at } = await getSandbox(deps, caller, { id })
+  assert.ok(stopped_at !== null)
+  clock.advance(500)
+  const stopped = await stopSandbox(deps, caller, { id })
+  assert.deepEqual([stopped.status, stopped.stopped_at], ['stopped', stopped_at])
 })
 
 test('a requested stop ends the policy until the next start, but the end of a drain does not', async () => {

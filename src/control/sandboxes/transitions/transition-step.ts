@@ -205,7 +205,10 @@ function sandboxChange(step: TransitionStep): SandboxChange {
     ...(status === 'failed' || hasGivenUp(step) ? { last_failure_message: messageOf(step) ?? 'failed' } : {}),
     ...(status === 'running' ? { started_at: at, ...isolationOf(request.facts) } : {}),
     ...(request.event === 'start_admitted' && run_id !== null ? { run_id, stopped_at: null } : {}),
-    ...(isTerminal(status) ? { stopped_at: notBefore(at, runEnd(row.started_at, at, request.ran_ms)) } : {}),
+    // Without a run, the step ends the wait for a restart: the latest run ended before.
+    ...(isTerminal(status) && run_id !== null
+      ? { stopped_at: notBefore(at, runEnd(row.started_at, at, request.ran_ms)) }
+      : {}),
     ...(request.event === 'placed' && request.worker !== undefined ? { home_worker_id: request.worker.id } : {}),
     ...(status === 'running' || isTerminal(status) ? { forget_registry_secret: true } : {}),
   }
