@@ -18,7 +18,10 @@ type Sought = SandboxRef & { readonly org_id: OrgId }
 
 /** Reads one sandbox of an organization. Concurrent reads by ids share one statement. */
 export type SandboxReader = {
-  /** `readFound`, then `addSpec`. */
+  /**
+   * Reads a sandbox. One with a large specification is found first, and then read as a whole, so that its parts belong to one state.
+   * `beforeLarge`: see `addSpec`.
+   */
   readonly readSandbox: (sought: Sought, beforeLarge?: () => void) => Promise<Sandbox | null>
   /** Reads a sandbox, without its specification if that is large. */
   readonly readFound: (sought: Sought) => Promise<sandboxes.FoundSandbox | null>
@@ -45,20 +48,21 @@ export function makeSandboxReader({ db, clock }: Pick<BaseDeps, 'db' | 'clock'>)
     'id' in sought
       ? read(sought)
       : db.asOrg(sought.org_id, (q) => sandboxes.findByName(q, { ...sought, now: clock.now() }, LARGE_TEXT))
-  const addSpec: SandboxReader['addSpec'] = async (found, beforeLarge) => {
-    if (hasSpec(found)) return found
-    const spec_json = await db.asOrg(found.org_id, (q) => {
+  const readWhole = (found: sandboxes.FoundSandbox, beforeLarge?: () => void): Promise<Sandbox | null> =>
+    db.asOrg(found.org_id, (q) => {
       beforeLarge?.()
-      return sandboxes.findSpec(q, found, clock.now())
+      return sandboxes.findWhole(q, found, clock.now())
     })
-    return spec_json === null ? null : { ...found, spec_json }
-  }
   return {
     readFound,
-    addSpec,
+    async addSpec(found, beforeLarge) {
+      if (hasSpec(found)) return found
+      const whole = await readWhole(found, beforeLarge)
+      return whole === null ? null : { ...found, spec_json: whole.spec_json }
+    },
     async readSandbox(sought, beforeLarge) {
       const found = await readFound(sought)
-      return found === null ? null : addSpec(found, beforeLarge)
+      return found === null || hasSpec(found) ? found : readWhole(found, beforeLarge)
     },
     readSummary: (sought) =>
       'id' in sought

@@ -89,15 +89,15 @@ export async function lock(tx: Queryable, org: OrgId, id: SandboxId): Promise<Sa
   return rows[0] ?? null
 }
 
-/** The specification of the sandbox with this id, if it belongs to the organization and can be read at `now`. Otherwise null. */
-export async function findSpec(q: Queryable, { org_id, id }: SandboxKey, now: Date): Promise<string | null> {
-  const { rows } = await q.query<Pick<Sandbox, 'spec_json'>>({
-    name: 'sandboxes.findSpec',
-    text: `SELECT spec_projection::text AS spec_json FROM sandboxes
+/** The sandbox with this id, with all of its specification, if it belongs to the organization and can be read at `now`. Otherwise null. */
+export async function findWhole(q: Queryable, { org_id, id }: SandboxKey, now: Date): Promise<Sandbox | null> {
+  const { rows } = await q.query<Sandbox>({
+    name: 'sandboxes.findWhole',
+    text: `SELECT ${SANDBOX_COLUMNS} FROM sandboxes
            WHERE id = $2 AND org_id = $1 AND (visible_until IS NULL OR visible_until > $3)`,
     values: [org_id, id, now],
   })
-  return rows[0]?.spec_json ?? null
+  return rows[0] ?? null
 }
 
 /** A name in an organization, which is looked up at `now`. */

@@ -10,14 +10,20 @@ import { createSnapshot } from '../../../src/control/snapshots/create-snapshot.t
 import { forkSandbox } from '../../../src/control/snapshots/fork-sandbox.ts'
 import { normalizeSecretsPatch, type NormalizedPatch } from '../../../src/domain/spec/normalize-secret-patch.ts'
 import { createSandbox } from '../../../src/control/sandboxes/create-sandbox.ts'
-import { getSandbox, getSummary, listSandboxes } from '../../../src/control/sandboxes/read-sandboxes.ts'
+import {
+  getSandbox,
+  getSummary,
+  listSandboxes,
+  makeSandboxReader,
+} from '../../../src/control/sandboxes/read-sandboxes.ts'
 import { parseSpec } from '../../../src/control/sandboxes/parse-spec.ts'
 import { renderSpec } from '../../../src/control/sandboxes/render-spec.ts'
 import { waitForSandbox } from '../../../src/control/sandboxes/waits/wait-for-sandbox.ts'
 import { registerWorker } from '../../../src/control/workers/worker-join.ts'
 import { makeControlDeps, type ControlDeps } from '../../../src/control/make-deps.ts'
 import type { Caller } from '../../../src/domain/orgs/caller.ts'
-import type { Sandbox } from '../../../src/domain/sandboxes/sandbox.ts'
+import { etagOf } from '../../../src/domain/requests/etag.ts'
+import { renderSandbox, type Sandbox } from '../../../src/domain/sandboxes/sandbox.ts'
 import { projectSpec } from '../../../src/domain/spec/project-spec.ts'
 import type { SandboxSpec } from '../../../src/domain/spec/spec.ts'
 import { LARGE_TEXT } from '../../../src/lib/turns/next-turn.ts'
@@ -300,4 +306,25 @@ test('a placement reads the parts of a large specification that it needs, not al
     runs.map(({ image, ports }) => ({ image, ports })),
     Array(2).fill({ image: PLAIN_SPEC.image, ports: null }),
   )
+})
+
+test('a sandbox with a large specification is read in a state that it had, although it is read twice', async (t) => {
+  const control = await makeTestControl()
+  t.after(() => control.close())
+  const { deps, caller } = control
+  const { id } = await create(deps, caller, largeSpec('A'))
+  let isFound = false
+  const asOrg: Database['asOrg'] = async (org, use) => {
+    if (isFound) {
+      await renameSandbox(deps, caller, { id }, { name: 'renamed-first' })
+      const text = `UPDATE sandboxes SET spec_projection = $2 WHERE id = $1` // as a change of secrets and a start do
+      await deps.db.asSystem((q) => q.query({ text, values: [id, projectSpec(largeSpec('B'))] }))
+    }
+    isFound = true
+    return deps.db.asOrg(org, use)
+  }
+  const reader = makeSandboxReader({ ...deps, db: { ...deps.db, asOrg } })
+  const read = await getSandbox(reader, caller, { id })
+  assert.ok(etagOf(renderSandbox(read)) === etagOf(renderSandbox(await getSandbox(deps, caller, { id }))))
+  assert.equal(read.name, 'renamed-first')
 })
