@@ -1,4 +1,4 @@
-/** Operators' actions on workers. They are logged. Organizations see only the effects on their sandboxes. */
+/** Operators' actions on workers. They are logged. Organizations see only the effects on their sandboxes and snapshots. */
 import { asId, type WorkerId } from '../../domain/ids.ts'
 import { formatActorForLog, OPERATOR_ACTOR, type Actor } from '../../domain/orgs/caller.ts'
 import { isolationOf, type IsolationLevel } from '../../domain/isolation.ts'
@@ -8,7 +8,8 @@ import { Problem } from '../../domain/problem.ts'
 import type { Queryable } from '../../store/postgres/database.ts'
 import * as snapshotWork from '../../store/snapshots/snapshot-work.ts'
 import * as fleet from '../../store/workers/fleet.ts'
-import type { BaseDeps } from '../deps.ts'
+import type { BaseDeps, WriteDeps } from '../deps.ts'
+import { recordEvent } from '../events/record-event.ts'
 import { readPage, type Page, type PageInput } from '../requests/page.ts'
 
 type FleetDeps = Pick<BaseDeps, 'db' | 'clock' | 'log'>
@@ -100,9 +101,14 @@ const NAMES_SHOWN = 10
 /**
  * Removes a worker. Its credential is void at once and its name is free. Throws `worker_in_use` while the worker has
  * runs, disks, volumes or snapshots, unless `how` is `force`. With `force`, its runs are declared lost when its lease is over.
- * Sandboxes and volumes that were stored on it start empty on another worker. Its snapshots are gone. Throws `not_found`.
+ * Sandboxes and volumes that were stored on it start empty on another worker. Its snapshots are gone, with an event
+ * each. Throws `not_found`.
  */
-export async function removeWorker(deps: FleetDeps, name: string, how: 'unused' | 'force'): Promise<Removal> {
+export async function removeWorker(
+  deps: FleetDeps & Pick<WriteDeps, 'uuids'>,
+  name: string,
+  how: 'unused' | 'force',
+): Promise<Removal> {
   const removal = await withWorker(deps, name, async (tx, { id, lease_expires_at }) => {
     const now = deps.clock.now()
     if (name === LOCAL_WORKER_NAME && lease_expires_at !== null && lease_expires_at > now)
@@ -113,7 +119,11 @@ export async function removeWorker(deps: FleetDeps, name: string, how: 'unused' 
     if (how === 'unused' && held.runs + held.sandboxes + held.volumes + held.snapshots > 0)
       throw new Problem('worker_in_use', { message: `the worker '${name}' is in use: ${formatHoldings(held)}` })
     await fleet.remove(tx, id, now)
-    await snapshotWork.hideOfWorker(tx, id, now)
+    const gone = await snapshotWork.hideOfWorker(tx, id, now)
+    for (const { id: snapshot_id, org_id, name } of gone) {
+      const payload = { snapshot_id, name }
+      await recordEvent(deps, tx, { org_id, actor: OPERATOR_ACTOR, event_type: 'snapshot_deleted', payload })
+    }
     return { ...held, worker_id: id }
   })
   deps.log.info({ worker: name, ...removal }, 'a worker was removed')

@@ -147,14 +147,23 @@ export async function forget(tx: Queryable, id: SnapshotId): Promise<void> {
   await tx.query({ name: 'snapshotWork.forget', text: 'DELETE FROM snapshots WHERE id = $1', values: [id] })
 }
 
-/** Hides all snapshots of a worker that is removed: their data is gone with it. */
-export async function hideOfWorker(tx: Queryable, worker: WorkerId, now: Date): Promise<void> {
+/** A snapshot that clients saw until it was hidden. */
+type GoneSnapshot = Pick<Snapshot, 'id' | 'org_id'> & { readonly name: string }
+
+/** Hides all snapshots of a worker that is removed: their data is gone with it. Returns those that clients saw. */
+export async function hideOfWorker(tx: Queryable, worker: WorkerId, now: Date): Promise<readonly GoneSnapshot[]> {
   const ids = await lockOfWorker(tx, worker)
   await hideAll(
     tx,
     ids.map((id) => ({ id })),
     now,
   )
+  const { rows } = await tx.query<GoneSnapshot>({
+    name: 'snapshotWork.gone',
+    text: `SELECT id, org_id, name FROM snapshots WHERE id = ANY($1::uuid[]) AND status = 'succeeded' AND name IS NOT NULL ORDER BY id`,
+    values: [ids],
+  })
+  return rows
 }
 
 /** Locks the snapshots of a worker that are not hidden. */

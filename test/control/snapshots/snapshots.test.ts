@@ -233,13 +233,20 @@ test('the data of a deleted snapshot goes even if the run that made a disk from 
   await end()
 })
 
-test('a worker with snapshots is in use; its removal by force hides them', async () => {
+test('a worker with snapshots is in use; its removal by force hides them, with an event each', async () => {
   const end = world.runWorker(makeDriver())
   const { deps, caller } = world.control
   const { operation_id } = await begin(await runningSandbox(), 'of-removed')
-  await ended(operation_id)
+  const { id } = await ended(operation_id)
   await end()
   await assert.rejects(removeWorker(deps, 'w1', 'unused'), /snapshots \(.*of-removed/)
   await removeWorker(deps, 'w1', 'force')
+  const { rowCount } = await deps.db.asSystem((q) =>
+    q.query({
+      text: `SELECT FROM events WHERE event_type = 'snapshot_deleted' AND payload ->> 'snapshot_id' = $1`,
+      values: [id],
+    }),
+  )
+  assert.equal(rowCount, 1)
   assert.deepEqual((await listSnapshots(deps, caller, { cursor: null, limit: 9 })).items, [])
 })
