@@ -10,6 +10,7 @@ import {
   type ComputeUse,
   type IncludedHoursName,
 } from '../domain/orgs/quota.ts'
+import { startOfMonth } from '../domain/usage/metering.ts'
 import * as orgs from '../store/orgs/orgs.ts'
 import * as includedHours from '../store/usage/included-hours.ts'
 import * as runsToStop from '../store/sandboxes/runs-to-stop.ts'
@@ -38,7 +39,8 @@ export function makeEnforceHardLimitsLoop(deps: MoveAllDeps): Loop {
 async function pass(deps: MoveAllDeps, signal: AbortSignal): Promise<number | null> {
   await stopRuns(deps, { read: runsToStop.ofSuspendedOrgs, causeOf: () => ({ code: 'suspended' }) }, signal)
   let dueMs = Infinity
-  const totals = await deps.db.asSystem((q) => hardLimitedMonthTotals(q, deps.clock.now()))
+  const now = deps.clock.now()
+  const totals = await deps.db.asSystem((q) => hardLimitedMonthTotals(q, now))
   const useOf = new Map<string, ComputeUse>(totals.map((use) => [use.org_id, use]))
   for (let after: includedHours.HardLimitedOrg | null = null; ;) {
     const last: includedHours.HardLimitedOrg | null = after
@@ -46,7 +48,7 @@ async function pass(deps: MoveAllDeps, signal: AbortSignal): Promise<number | nu
       includedHours.findHardLimitedOrgsWithRuns(q, last?.org_id ?? null, PAGE),
     )
     for (const org of page)
-      dueMs = Math.min(dueMs, await enforceOn(deps, { org, use: useOf.get(org.org_id) ?? NO_USE }, signal))
+      dueMs = Math.min(dueMs, await enforceOn(deps, { org, use: useOf.get(org.org_id) ?? NO_USE, now }, signal))
     after = page.at(-1) ?? null
     if (after === null || page.length < PAGE) return Number.isFinite(dueMs) ? dueMs : null
   }
@@ -54,15 +56,17 @@ async function pass(deps: MoveAllDeps, signal: AbortSignal): Promise<number | nu
 
 const NO_USE: ComputeUse = { vcpu_ms: 0n, memory_mib_ms: 0n }
 
-type OrgUse = { readonly org: includedHours.HardLimitedOrg; readonly use: ComputeUse }
+/** `use`: the hours of the month of `now`. */
+type OrgUse = { readonly org: includedHours.HardLimitedOrg; readonly use: ComputeUse; readonly now: Date }
 
 /**
  * Stops the runs of an organization if any of its included hours are used up, and resolves with Infinity. Otherwise
  * resolves with the time until they are used up, in milliseconds.
  */
-async function enforceOn(deps: MoveAllDeps, { org, use }: OrgUse, signal: AbortSignal): Promise<number> {
+async function enforceOn(deps: MoveAllDeps, { org, use, now }: OrgUse, signal: AbortSignal): Promise<number> {
   const exhausted = exhaustedHours(org, use)
   if (exhausted.length === 0) return untilHardLimitMs({ org, use })
+  if (startOfMonth(deps.clock.now()) > startOfMonth(now)) return 0 // another month has begun, and with it other hours
   for (const name of exhausted) await recordExhausted(deps, { org, use }, name)
   const active: RunsToStop<runsToStop.RunToStop> = {
     read: (q, page) => runsToStop.ofOrg(q, org.org_id, page),
@@ -76,7 +80,11 @@ async function enforceOn(deps: MoveAllDeps, { org, use }: OrgUse, signal: AbortS
  * Records the event that the included hours `name` are used up. In each UTC month there is only one such event, even if
  * several processes call this function repeatedly.
  */
-async function recordExhausted(deps: MoveAllDeps, { org, use }: OrgUse, name: IncludedHoursName): Promise<void> {
+async function recordExhausted(
+  deps: MoveAllDeps,
+  { org, use }: Omit<OrgUse, 'now'>,
+  name: IncludedHoursName,
+): Promise<void> {
   const { org_id } = org
   await deps.db.transaction('system', async (tx) => {
     await orgs.lock(tx, org_id)
@@ -87,7 +95,7 @@ async function recordExhausted(deps: MoveAllDeps, { org, use }: OrgUse, name: In
 }
 
 /** The time until the current runs have used up some of the included hours if nothing changes, in milliseconds. */
-function untilHardLimitMs({ org, use }: OrgUse): number {
+function untilHardLimitMs({ org, use }: Omit<OrgUse, 'now'>): number {
   const unitsPerMs = { included_vcpu_hours: org.vcpus, included_memory_gib_hours: org.memory_mib }
   const times = INCLUDED_HOURS.flatMap((name) => {
     const left = remainingUnitMs(name, org, use)

@@ -13,6 +13,7 @@ import { OPERATOR_ACTOR, type Caller } from '../../../src/domain/orgs/caller.ts'
 import type { RunId, SandboxId, WorkerId } from '../../../src/domain/ids.ts'
 import type { SetLimits } from '../../../src/domain/orgs/plan.ts'
 import { makeEnforceDeadlinesLoop } from '../../../src/loops/enforce-deadlines.ts'
+import { startOfNextMonth } from '../../../src/domain/usage/metering.ts'
 import { makeEnforceHardLimitsLoop } from '../../../src/loops/enforce-hard-limits.ts'
 import { makeTestControl, type TestControl } from '../../support/control.ts'
 import { addOrg } from '../../support/orgs.ts'
@@ -298,6 +299,31 @@ test('used up included hours of a plan without prices stop runs, refuse starts u
   clock.advance(HOUR_MS)
   await makeEnforceHardLimitsLoop(deps).run(never)
   assert.equal((await eventsOf(caller, 'pool_exhausted')).length, 2)
+})
+
+test('a pass that a new month overtakes stops no run for the hours of the month before, and records no event', async () => {
+  const { deps } = control
+  const caller = await addLimitedOrg(deps, 'overtaken', { included_vcpu_hours: 1 })
+  const leftMs = startOfNextMonth(clock.now()).getTime() - clock.now().getTime()
+  clock.advance(leftMs - HOUR_MS / 2)
+  const { id } = await createTestSandbox(deps, caller, { vcpus: 4 })
+  await run(id)
+  clock.advance(HOUR_MS / 2 - 1)
+  let isOvertaken = false
+  const now = (): Date => {
+    const at = clock.now()
+    if (!isOvertaken) clock.advance(1)
+    isOvertaken = true
+    return at
+  }
+  await makeEnforceHardLimitsLoop({ ...deps, clock: { ...clock, now } }).run(never)
+  await makeEnforceHardLimitsLoop(deps).run(never)
+  assert.equal((await runOf(id)).status, 'running')
+  assert.deepEqual(await eventsOf(caller, 'pool_exhausted'), [])
+  clock.advance(HOUR_MS / 2)
+  await makeEnforceHardLimitsLoop(deps).run(never)
+  assert.equal((await runOf(id)).stop_cause, 'pool_exhausted')
+  assert.equal((await eventsOf(caller, 'pool_exhausted')).length, 1)
 })
 
 test('used up memory hours alone reach the hard limit, and 0 included hours allow no start', async () => {
