@@ -11,8 +11,8 @@ import { ifMatchPrecondition, type Conditions } from './if-match.ts'
 import { recordEvent } from '../events/record-event.ts'
 
 /**
- * Changes a sandbox's name, slug or both. An absent field keeps its value. May be repeated: names that it has already leave no event. Throws `sandbox_not_found`,
- * `name_already_exists` and `precondition_failed`.
+ * Changes a sandbox's name, slug or both. An absent field keeps its value. May be repeated: names that it has already leave no event.
+ * Throws `sandbox_not_found`, `name_already_exists` and `precondition_failed`.
  */
 export async function renameSandbox(
   deps: WriteDeps & SandboxReader,
