@@ -1,5 +1,5 @@
 import { clearTimeout as clearTimer, setTimeout as setTimer } from 'node:timers'
-import { setTimeout as sleep } from 'node:timers/promises'
+import { interruptibleSleep, systemClock } from '../../lib/clock.ts'
 import type { Log } from '../../lib/log.ts'
 import { openConnection, type Connection, type ConnectionOptions } from './connection.ts'
 import { DatabaseUnavailable, isOutOfConnections } from './database-errors.ts'
@@ -66,10 +66,7 @@ export type ConnectionPoolOptions = {
 
 /** How long a caller waits for a connection, in milliseconds. */
 const ACQUIRE_TIMEOUT_MS = 5_000
-/**
- * The maximum number of callers that wait for a connection. 20 connections serve some thousands of statements per
- * second.
- */
+/** The maximum number of callers that wait for a connection. 20 connections serve some thousands of statements per second. */
 const MAX_WAITERS = 4_096
 /** How long an unused connection stays open, in milliseconds. */
 const IDLE_MS = 20_000
@@ -105,7 +102,7 @@ export function makeConnectionPool(options: ConnectionPoolOptions): ConnectionPo
   let answers = 0
   let away: Error | null = null
   let isGrowthPaused = false
-  let isGrowthDue = false
+  let growth: NodeJS.Timeout | null = null
   let mustShed = false
   const rejected: Record<AcquireFailure, number> = { outage: 0, timeout: 0, queue_full: 0 }
 
@@ -150,10 +147,8 @@ export function makeConnectionPool(options: ConnectionPoolOptions): ConnectionPo
 
   function growSoon(): void {
     if (size === 0) return grow()
-    if (isGrowthDue) return
-    isGrowthDue = true
-    setTimer(() => {
-      isGrowthDue = false
+    growth ??= setTimer(() => {
+      growth = null
       grow()
     }, GROWTH_DELAY_MS).unref()
   }
@@ -173,7 +168,7 @@ export function makeConnectionPool(options: ConnectionPoolOptions): ConnectionPo
 
   async function reconnect(): Promise<void> {
     for (let pauseMs = FIRST_RETRY_MS; away !== null; pauseMs = Math.min(pauseMs * 2, LAST_RETRY_MS)) {
-      await pause(pauseMs, closed.signal)
+      await interruptibleSleep(systemClock, pauseMs, closed.signal)
       if (closed.signal.aborted) return
       if (away !== null) await connect()
     }
@@ -302,11 +297,3 @@ export function makeConnectionPool(options: ConnectionPoolOptions): ConnectionPo
 }
 
 const AWAY = 'the database is away'
-
-async function pause(ms: number, signal: AbortSignal): Promise<void> {
-  try {
-    await sleep(ms, undefined, { signal, ref: false })
-  } catch (error) {
-    if (!signal.aborted) throw error
-  }
-}
