@@ -1,7 +1,7 @@
 import type { Readable, Writable } from 'node:stream'
 import type { Release } from '../../lib/turns/semaphore.ts'
 import { KEPT, type ConnectionMemory } from './connection-memory.ts'
-import { RequestRefused } from './intercept/request-refused.ts'
+import { RequestRefused } from './request-refused.ts'
 
 type Options = {
   readonly memory: ConnectionMemory

@@ -1,7 +1,7 @@
 import type { Duplex } from 'node:stream'
 import { once } from '../../lib/turns/once.ts'
 import type { Release } from '../../lib/turns/semaphore.ts'
-import { RequestRefused } from './intercept/request-refused.ts'
+import { RequestRefused } from './request-refused.ts'
 
 const KIB = 1024
 

@@ -1,7 +1,6 @@
 import type { EgressSecrets } from '../../domain/network/interception.ts'
 import type { ConnectionRules } from '../../domain/network/judge-connection.ts'
-
-import type { RequestContext, Violation } from './intercept/request-refused.ts'
+import type { RequestContext, Violation } from './request-refused.ts'
 
 /** The port of the router's loopback device to which the packet filter redirects connections. */
 export const EGRESS_PORT = 15_001

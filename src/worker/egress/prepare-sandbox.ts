@@ -3,14 +3,14 @@ import type { RunInterception } from '../../domain/network/interception.ts'
 import type { Clock } from '../../lib/clock.ts'
 import { makeTokenBuckets } from '../../lib/turns/token-buckets.ts'
 import { openAuthority } from './intercept/certificate-authority.ts'
-import { prepareSecrets, type PreparedSecrets } from './intercept/host-secrets.ts'
+import { prepareSecrets, type PreparedSecrets } from './placeholders/host-secrets.ts'
 import {
   cacheLeafCertificates,
   makeSharedLeaves,
   type LeafCertificates,
   type SharedLeaves,
 } from './intercept/leaf-certificates.ts'
-import { RequestRefused } from './intercept/request-refused.ts'
+import { RequestRefused } from './request-refused.ts'
 import { makeUpstreamConnector, type UpstreamConnector } from './intercept/upstream-tls.ts'
 import type { EgressSettings } from './messages.ts'
 

@@ -1,5 +1,5 @@
-import { makeViolationFinder, type ViolationFinder } from './find-placeholders.ts'
-import type { HostSecrets } from './host-secrets.ts'
+import { makeViolationFinder, type ViolationFinder } from '../placeholders/find-placeholders.ts'
+import type { HostSecrets } from '../placeholders/host-secrets.ts'
 import { refuseViolation } from './request-body.ts'
 import type { RequestHead } from './request-head.ts'
 

@@ -1,4 +1,4 @@
-import { RequestRefused } from './request-refused.ts'
+import { RequestRefused } from '../request-refused.ts'
 
 const MAX_LINE = 4096
 const MAX_TRAILERS = 64 * 1024

@@ -1,11 +1,11 @@
 import { isUtf8 } from 'node:buffer'
 import { checkHead } from './check-head.ts'
-import { makeSearch, makeViolationFinder } from './find-placeholders.ts'
-import type { HostSecrets } from './host-secrets.ts'
+import { makeSearch, makeViolationFinder } from '../placeholders/find-placeholders.ts'
+import type { HostSecrets } from '../placeholders/host-secrets.ts'
 import type { RequestRules } from './intercepted-connection.ts'
 import { refusePlaceholders, refuseViolation } from './request-body.ts'
 import { hostNameOf, type Field } from './request-head.ts'
-import { RequestRefused, type RequestContext } from './request-refused.ts'
+import { RequestRefused, type RequestContext } from '../request-refused.ts'
 import { substituteHead } from './substitute.ts'
 
 export type Http2Request = {

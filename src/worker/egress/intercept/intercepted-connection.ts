@@ -2,9 +2,9 @@ import type { Socket } from 'node:net'
 import type { FirstBytes } from '../../../domain/network/judge-connection.ts'
 import type { ConnectionMemory } from '../connection-memory.ts'
 import type { BodyBudget } from './body-budget.ts'
-import type { HostSecrets, PreparedSecrets } from './host-secrets.ts'
+import type { HostSecrets, PreparedSecrets } from '../placeholders/host-secrets.ts'
 import type { LeafCertificates } from './leaf-certificates.ts'
-import type { RequestRefused } from './request-refused.ts'
+import type { RequestRefused } from '../request-refused.ts'
 import type { UpstreamConnector } from './upstream-tls.ts'
 
 type Tls = { readonly certificates: LeafCertificates; readonly upstream: UpstreamConnector }

@@ -1,6 +1,6 @@
 import type { Socket } from 'node:net'
 import { peekBytes } from '../peek-bytes.ts'
-import { RequestRefused } from './request-refused.ts'
+import { RequestRefused } from '../request-refused.ts'
 
 const MAX_HEAD = 64 * 1024
 const LIMIT_MS = 60_000

@@ -1,6 +1,6 @@
 import { constants, type ClientHttp2Stream, type ServerHttp2Stream } from 'node:http2'
 import { endsStream } from './http2-flags.ts'
-import { RequestRefused } from './request-refused.ts'
+import { RequestRefused } from '../request-refused.ts'
 import { sendFields } from './send-fields.ts'
 import { writeAll, type WriteBounds } from './sockets.ts'
 

@@ -1,10 +1,10 @@
 import type { BodyBudget } from './body-budget.ts'
 import { makeChunkedDecoder, encodeChunk } from './chunked-body.ts'
-import { makeSearch, makeViolationFinder } from './find-placeholders.ts'
-import type { HostSecrets } from './host-secrets.ts'
-import { makeReplacement } from './replace-placeholders.ts'
+import { makeSearch, makeViolationFinder } from '../placeholders/find-placeholders.ts'
+import type { HostSecrets } from '../placeholders/host-secrets.ts'
+import { makeReplacement } from '../placeholders/replace-placeholders.ts'
 import { listOf, parseFields, renderHead, type RequestHead } from './request-head.ts'
-import { RequestRefused, type Violation } from './request-refused.ts'
+import { RequestRefused, type Violation } from '../request-refused.ts'
 
 /** The largest body of a fixed length in which values are put in: its new length must be known before it is sent. */
 const MAX_SUBSTITUTED_BODY = 16 * 1024 * 1024

@@ -1,5 +1,5 @@
 import { isUtf8 } from 'node:buffer'
-import { RequestRefused } from './request-refused.ts'
+import { RequestRefused } from '../request-refused.ts'
 
 /** One field of a request, with its bytes as Latin-1 text. */
 export type Field = { readonly name: string; readonly value: string }

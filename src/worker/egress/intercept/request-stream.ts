@@ -1,10 +1,10 @@
 import type { BodyBudget } from './body-budget.ts'
 import { checkHead } from './check-head.ts'
-import { makeSearch } from './find-placeholders.ts'
-import type { HostSecrets } from './host-secrets.ts'
+import { makeSearch } from '../placeholders/find-placeholders.ts'
+import type { HostSecrets } from '../placeholders/host-secrets.ts'
 import { openBody, refuseViolation, type BodyStep, type RequestBody } from './request-body.ts'
 import { listOf, parseHead, renderHead, type RequestHead } from './request-head.ts'
-import { RequestRefused, type RequestContext } from './request-refused.ts'
+import { RequestRefused, type RequestContext } from '../request-refused.ts'
 import { substituteHead } from './substitute.ts'
 
 const MAX_HEAD = 64 * 1024

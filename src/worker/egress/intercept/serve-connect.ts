@@ -7,7 +7,7 @@ import { checkHead } from './check-head.ts'
 import type { InterceptedConnection, ServedRequests, TunnelRules } from './intercepted-connection.ts'
 import { readHead } from './read-head.ts'
 import { parseConnect } from './request-head.ts'
-import { renderDenial, RequestRefused, type RequestContext } from './request-refused.ts'
+import { renderDenial, RequestRefused, type RequestContext } from '../request-refused.ts'
 import { firstOf, writeAll } from './sockets.ts'
 
 /** How long a client in a tunnel may be silent. Servers that speak first wait for it. */

@@ -16,7 +16,7 @@ import { watchSession } from '../watch-peer.ts'
 import { readHttp2Request } from './http2-request.ts'
 import type { ServedRequests } from './intercepted-connection.ts'
 import { relayHttp2Response } from './relay-http2-response.ts'
-import { RequestRefused } from './request-refused.ts'
+import { RequestRefused } from '../request-refused.ts'
 import { sendFields } from './send-fields.ts'
 import { firstOf, writeAll, type WriteBounds } from './sockets.ts'
 

@@ -1,8 +1,8 @@
 import type { RunSecret } from '../../../domain/spec/secrets.ts'
-import type { HostSecrets } from './host-secrets.ts'
-import { makeReplacer, type Replacer } from './replace-placeholders.ts'
+import type { HostSecrets } from '../placeholders/host-secrets.ts'
+import { makeReplacer, type Replacer } from '../placeholders/replace-placeholders.ts'
 import type { Field, RequestHead } from './request-head.ts'
-import { RequestRefused } from './request-refused.ts'
+import { RequestRefused } from '../request-refused.ts'
 
 /** How long all fields may be with the values in them. Servers take far less. */
 const MAX_LENGTH = 1024 * 1024

@@ -3,7 +3,7 @@ import { test } from 'node:test'
 import { makeBodyBudgets } from '../../../../src/worker/egress/intercept/body-budget.ts'
 import { openBody } from '../../../../src/worker/egress/intercept/request-body.ts'
 import { parseHead } from '../../../../src/worker/egress/intercept/request-head.ts'
-import { prepareSecrets } from '../../../../src/worker/egress/intercept/host-secrets.ts'
+import { prepareSecrets } from '../../../../src/worker/egress/placeholders/host-secrets.ts'
 import { testSecret } from '../../../support/intercept.ts'
 
 const MIB = 1024 * 1024

@@ -1,7 +1,7 @@
 import assert from 'node:assert/strict'
 import { test } from 'node:test'
 import { parseConnect, parseFields, parseHead } from '../../../../src/worker/egress/intercept/request-head.ts'
-import { RequestRefused } from '../../../../src/worker/egress/intercept/request-refused.ts'
+import { RequestRefused } from '../../../../src/worker/egress/request-refused.ts'
 import { costOfFourfold } from '../../../support/processor-time.ts'
 
 test('spaces and tabs around a value are no part of it, and all inside are', () => {

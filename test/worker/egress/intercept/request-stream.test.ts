@@ -2,7 +2,7 @@ import assert from 'node:assert/strict'
 import { test } from 'node:test'
 import type { RunSecret } from '../../../../src/domain/spec/secrets.ts'
 import { makeBodyBudgets } from '../../../../src/worker/egress/intercept/body-budget.ts'
-import { judgeSecrets, prepareSecrets } from '../../../../src/worker/egress/intercept/host-secrets.ts'
+import { judgeSecrets, prepareSecrets } from '../../../../src/worker/egress/placeholders/host-secrets.ts'
 import { makeRequestStream, type RequestStream } from '../../../../src/worker/egress/intercept/request-stream.ts'
 import { testSecret } from '../../../support/intercept.ts'
 

@@ -1,6 +1,6 @@
 import type { RunSecret } from '../../../domain/spec/secrets.ts'
 import type { PlaceholderIndex } from './placeholder-index.ts'
-import { RequestRefused } from './request-refused.ts'
+import { RequestRefused } from '../request-refused.ts'
 
 /** Puts values in place of placeholders in Latin-1 text. */
 

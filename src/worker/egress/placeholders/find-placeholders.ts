@@ -1,5 +1,5 @@
 import type { HostSecrets } from './host-secrets.ts'
-import type { Violation } from './request-refused.ts'
+import type { Violation } from '../request-refused.ts'
 
 /** The longest form of a character, `\uXXXX`. */
 const ESCAPE_LENGTH = 6

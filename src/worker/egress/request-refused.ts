@@ -1,4 +1,4 @@
-import type { ViolationAction } from '../../../domain/spec/secrets.ts'
+import type { ViolationAction } from '../../domain/spec/secrets.ts'
 
 /** A placeholder that was found where its secret must not go. It never has the value. */
 export type Violation = {

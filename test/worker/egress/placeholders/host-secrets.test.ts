@@ -1,6 +1,6 @@
 import assert from 'node:assert/strict'
 import { test } from 'node:test'
-import { judgeSecrets, prepareSecrets } from '../../../../src/worker/egress/intercept/host-secrets.ts'
+import { judgeSecrets, prepareSecrets } from '../../../../src/worker/egress/placeholders/host-secrets.ts'
 import { testSecret } from '../../../support/intercept.ts'
 
 test('a pattern is compared with the names of an address once, however many secrets have it', () => {
