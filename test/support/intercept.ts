@@ -11,12 +11,14 @@ import {
   type ConnectionMemory,
 } from '../../src/worker/egress/connection-memory.ts'
 import { makeBodyBudgets, type BodyBudget } from '../../src/worker/egress/intercept/body-budget.ts'
+import { makeFairTurns } from '../../src/lib/turns/fair-turns.ts'
 import { makeAuthority } from '../../src/lib/make-authority.ts'
 import { openAuthority } from '../../src/worker/egress/intercept/certificate-authority.ts'
 import { prepareSecrets } from '../../src/worker/egress/placeholders/host-secrets.ts'
 import { cacheLeafCertificates } from '../../src/worker/egress/intercept/leaf-certificates.ts'
 import type { RequestRefused } from '../../src/worker/egress/request-refused.ts'
 import { serveIntercepted } from '../../src/worker/egress/intercept/serve-intercepted.ts'
+import { makeSandboxTurn } from '../../src/worker/egress/sandbox-turns.ts'
 import { makeUpstreamConnector } from '../../src/worker/egress/intercept/upstream-tls.ts'
 import type { TestCertificate } from './certificates.ts'
 import { waitUntil } from './wait.ts'
@@ -113,6 +115,8 @@ export async function openInterceptor(t: TestContext, options: InterceptorOption
     options
   const { memoryBytes = CONNECTION_MEMORY_BYTES } = options
   const memory = makeConnectionMemory(memoryBytes)('')
+  // no two pieces begin in a turn, as if each took long
+  const turn = makeSandboxTurn(makeFairTurns({ budgetMs: 0, nowMs: () => 0 }), '', memory)
   const authority = await makeAuthority('test', { nowMs: Date.now() })
   const certificates = cacheLeafCertificates({
     sign: await openAuthority(authority),
@@ -139,6 +143,7 @@ export async function openInterceptor(t: TestContext, options: InterceptorOption
       secrets: prepareSecrets(secrets),
       budget,
       memory,
+      turn,
       tls: isPlain ? null : { certificates, upstream },
       tunnels: isPlain
         ? { tls: { certificates, upstream, intercepts: (port) => port === 443 }, allows: (host) => allowsHost(host) }

@@ -3,7 +3,7 @@ import { trackKeys } from './fair-semaphore.ts'
 /**
  * Spreads work over turns of the event loop. In one turn, one piece of each key begins, and further ones only until `budgetMs` have
  * passed. The rest begins in later turns, keys in turn. A key with much work then delays only its own work.
- * The work of a key that is alone begins at once: to spread it cost a tenth of the gets and creates a second (2026-11).
+ * With `othersForMs`, the work of a key that is alone begins at once: to spread it cost a tenth of the gets and creates a second (2026-11).
  */
 export type FairTurns = {
   /** Resolves when a piece of work of this key may begin. Returns null if it may begin at once, which is usual. */
@@ -12,15 +12,19 @@ export type FairTurns = {
 
 /**
  * How long work may begin in a turn, how long after work of another key a key is not alone, and the time by a monotonic clock, in
- * milliseconds.
+ * milliseconds. Without `othersForMs`, the work of a key that is alone is spread, too.
  */
-export type FairTurnsOptions = { readonly budgetMs: number; readonly othersForMs: number; readonly nowMs: () => number }
+export type FairTurnsOptions = {
+  readonly budgetMs: number
+  readonly othersForMs?: number
+  readonly nowMs: () => number
+}
 
 /** Creates turns without work. A key without waiting work uses no memory. */
 export function makeFairTurns({ budgetMs, othersForMs, nowMs }: FairTurnsOptions): FairTurns {
   const queues = new Map<string, (() => void)[]>() // the key whose work begins next comes first
   const begun = new Set<string>() // the keys of which work has begun in this turn
-  const keys = trackKeys({ forMs: othersForMs, nowMs })
+  const keys = othersForMs === undefined ? null : trackKeys({ forMs: othersForMs, nowMs })
   let endsMs = 0
 
   function beginTurn(): void {
@@ -43,14 +47,14 @@ export function makeFairTurns({ budgetMs, othersForMs, nowMs }: FairTurnsOptions
         begin?.()
         break
       }
-      await Promise.resolve() // the work runs until it waits for something
+      await afterMicrotasks() // the work runs until it waits for something else than promises
     } while (queues.size > 0 && nowMs() < endsMs)
   }
 
   return {
     next(key) {
-      keys.noteUse(key)
-      if (queues.size === 0 && !keys.isAmongOthers(key)) return null
+      keys?.noteUse(key)
+      if (queues.size === 0 && keys?.isAmongOthers(key) === false) return null
       if (begun.size === 0) beginTurn()
       if (!queues.has(key) && (!begun.has(key) || (queues.size === 0 && nowMs() < endsMs))) {
         begun.add(key)
@@ -63,4 +67,12 @@ export function makeFairTurns({ budgetMs, othersForMs, nowMs }: FairTurnsOptions
       })
     },
   }
+}
+
+/** Resolves when no promise is left to go on. Node begins a tick before the promises of a timer or an immediate, but not within one. */
+async function afterMicrotasks(): Promise<void> {
+  await Promise.resolve()
+  await new Promise<void>((resolve) => {
+    process.nextTick(resolve)
+  })
 }

@@ -6,13 +6,15 @@
  */
 import { createServer } from 'node:net'
 import { systemClock } from '../../lib/clock.ts'
+import { makeFairTurns } from '../../lib/turns/fair-turns.ts'
 import { CONNECTION_MEMORY_BYTES, makeConnectionMemory } from './connection-memory.ts'
 import { makeBodyBudgets } from './intercept/body-budget.ts'
 import type { EgressEvent, EgressOrder } from './messages.ts'
 import { makeNameQuestions } from './name-questions.ts'
 import { makeSandboxPreparer, type EgressSandbox } from './prepare-sandbox.ts'
-import { serveConnection } from './serve-connection.ts'
 import { makeSandboxSockets } from './sandbox-sockets.ts'
+import { makeSandboxTurn, TURN_BUDGET_MS } from './sandbox-turns.ts'
+import { serveConnection } from './serve-connection.ts'
 import { resetSocket } from '../../lib/reset-socket.ts'
 
 /** What all connections together may keep of bodies that are changed as a whole, and for how long if no more comes. */
@@ -33,6 +35,7 @@ function becomeUser(id: number): void {
 function serve(listener: number): void {
   const budgetOf = makeBodyBudgets(BODIES)
   const memoryOf = makeConnectionMemory(CONNECTION_MEMORY_BYTES)
+  const turns = makeFairTurns({ budgetMs: TURN_BUDGET_MS, nowMs: () => systemClock.monotonicMs() })
   const prepare = makeSandboxPreparer(systemClock)
   const sandboxes = new Map<string, Promise<EgressSandbox | null>>()
   const sockets = makeSandboxSockets()
@@ -75,9 +78,11 @@ function serve(listener: number): void {
   })
 
   function depsOf(sandbox: string): Parameters<typeof serveConnection>[2] {
+    const memory = memoryOf(sandbox)
     return {
       budget: budgetOf(sandbox),
-      memory: memoryOf(sandbox),
+      memory,
+      turn: makeSandboxTurn(turns, sandbox, memory),
       namesOf: (address) => questions.ask(sandbox, address),
       onRefused: (refusal) => {
         tell({ kind: 'refused', sandbox, refusal })

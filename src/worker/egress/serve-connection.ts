@@ -20,6 +20,7 @@ import type { EgressRefusal } from './messages.ts'
 import type { EgressSandbox } from './prepare-sandbox.ts'
 import { FIRST_BYTES_LIMIT_MS, readFirstBytes } from './read-first-bytes.ts'
 import { relay } from './relay.ts'
+import type { SandboxTurn } from './sandbox-turns.ts'
 import { resetSocket } from '../../lib/reset-socket.ts'
 
 /** How long a client may be silent if its first bytes tell only whether requests can be read. Servers that speak first wait for it. */
@@ -31,6 +32,7 @@ type Deps = {
   /** Shared by all connections of the sandbox. */
   readonly budget: BodyBudget
   readonly memory: ConnectionMemory
+  readonly turn: SandboxTurn
   readonly onRefused: (refusal: EgressRefusal) => void
 }
 
@@ -46,7 +48,7 @@ export async function serveConnection(client: Socket, sandbox: EgressSandbox, de
   const { localAddress: address = '', localPort: port = 0 } = client // the destination, because the kernel redirected it
   const destination = { address, port }
   const { secrets, gateway } = sandbox
-  const { budget, memory } = deps
+  const { budget, memory, turn } = deps
   let sni: string | null = null
   client.on('error', () => client.destroy())
   const refuse = (reason: string, refused: RequestRefused | null): void => {
@@ -74,7 +76,7 @@ export async function serveConnection(client: Socket, sandbox: EgressSandbox, de
     if (tls !== null || first.form === 'http') {
       // a request gets an answer that says why it is refused
       const allowsHost = (host: string): boolean => (tls === null ? judge(host) : refusal) === null
-      const common = { client, destination, sni, secrets, budget, memory, tiedNames: connection.tied }
+      const common = { client, destination, sni, secrets, budget, memory, turn, tiedNames: connection.tied }
       const allows: TunnelRules['allows'] = (host, inner) =>
         judgeConnection(sandbox, connection, { ...inner, name: inner.name ?? host }) === null
       const tunnels = tls === null ? { tls: sandbox.tls, allows } : null
@@ -89,7 +91,7 @@ export async function serveConnection(client: Socket, sandbox: EgressSandbox, de
     const facts = { host: address, tiedNames: connection.tied, isVerified: false }
     const searched = first.form === 'tls' ? null : judgeSecrets(secrets, facts)
     const server = await keepWhile(memory, KEPT.stalledRelay, connect)
-    relay(client, server, { secrets: searched, memory, onRefused })
+    relay(client, server, { secrets: searched, memory, turn, onRefused })
   } catch (error) {
     if (error instanceof RequestRefused) onRefused(error)
     resetSocket(client)

@@ -8,9 +8,10 @@ function makeWork(budgetMs: number) {
   let nowMs = 0
   const begun: string[] = []
   const turns = makeFairTurns({ budgetMs, othersForMs: 1_000, nowMs: () => nowMs })
-  const work = async (key: string): Promise<void> => {
+  const work = async (key: string, prepare?: () => Promise<void>): Promise<void> => {
     const turn = turns.next(key)
     if (turn !== null) await turn
+    if (prepare !== undefined) await prepare()
     nowMs += 1
     begun.push(key)
   }
@@ -55,4 +56,25 @@ test('the work of a key that is alone begins at once', async () => {
   const all = Array.from({ length: 5 }, () => work('a'))
   assert.equal(begun.length, 5)
   await Promise.all(all)
+})
+
+test('without a time for others, the work of a key that is alone is spread, too', async () => {
+  const turns = makeFairTurns({ budgetMs: 0, nowMs: () => 0 })
+  assert.equal(turns.next('a'), null)
+  const waiting = turns.next('a')
+  assert.notEqual(waiting, null)
+  await waiting
+})
+
+test('work that begins after some promises takes its time from the turn, too', async () => {
+  const { work, begun, useByAnother } = makeWork(1)
+  void useByAnother()
+  const late = async (): Promise<void> => {
+    for (let n = 0; n < 10; n += 1) await Promise.resolve()
+  }
+  void work('a')
+  const all = Promise.all(Array.from({ length: 5 }, () => work('a', late)))
+  await nextTurn()
+  assert.equal(begun.length, 2)
+  await all
 })

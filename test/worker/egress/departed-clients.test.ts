@@ -33,7 +33,7 @@ test('a client that is reset while its server reads nothing is noticed, and rele
     client.on('error', () => client.destroy()).on('close', () => (isClosed = true))
     const server = connect({ port: serverPort, host: '127.0.0.1', allowHalfOpen: true })
     server.on('error', () => server.destroy())
-    relay(client, server, { secrets: null, memory, onRefused: assert.fail })
+    relay(client, server, { secrets: null, memory, turn: () => Promise.resolve(), onRefused: assert.fail })
   })
   const client = connect(await listen(t, relaying), '127.0.0.1')
   await once(client, 'connect')

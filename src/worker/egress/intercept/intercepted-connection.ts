@@ -1,6 +1,7 @@
 import type { Socket } from 'node:net'
 import type { FirstBytes } from '../../../domain/network/judge-connection.ts'
 import type { ConnectionMemory } from '../connection-memory.ts'
+import type { SandboxTurn } from '../sandbox-turns.ts'
 import type { BodyBudget } from './body-budget.ts'
 import type { HostSecrets, PreparedSecrets } from '../placeholders/host-secrets.ts'
 import type { LeafCertificates } from './leaf-certificates.ts'
@@ -28,6 +29,8 @@ export type InterceptedConnection = {
   readonly budget: BodyBudget
   /** Shared by all connections of the sandbox. */
   readonly memory: ConnectionMemory
+  /** Is awaited before work on a piece of the connection. */
+  readonly turn: SandboxTurn
   /** Null for plain HTTP. */
   readonly tls: Tls | null
   /** What holds for tunnels by CONNECT to a proxy that is asked by plain HTTP. Null: there are none. */
@@ -48,7 +51,7 @@ export type RequestRules = {
   readonly secretsFor: (host: string) => HostSecrets
 }
 
-export type ServedRequests = Pick<InterceptedConnection, 'memory' | 'onRefused'> & {
+export type ServedRequests = Pick<InterceptedConnection, 'memory' | 'turn' | 'onRefused'> & {
   /** The connection of the client, after TLS. */
   readonly guest: Socket
   readonly rules: RequestRules

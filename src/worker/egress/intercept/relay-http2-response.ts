@@ -8,6 +8,8 @@ type Options = {
   /** Reserves memory for fields until the stream ends. False if there is too little. */
   readonly keep: (fields: readonly string[]) => boolean
   readonly bounds: WriteBounds
+  /** Is awaited before each piece of the body. */
+  readonly nextStep: () => Promise<void>
   readonly onRefused: (refused: RequestRefused) => void
 }
 
@@ -15,7 +17,7 @@ type Options = {
 export function relayHttp2Response(
   from: ClientHttp2Stream,
   to: ServerHttp2Stream,
-  { keep, bounds, onRefused }: Options,
+  { keep, bounds, nextStep, onRefused }: Options,
 ): void {
   let trailers: object = {}
   from.on('headers', (headers, _flags, rawHeaders) => {
@@ -39,7 +41,7 @@ export function relayHttp2Response(
       to.respond(rawHeaders, { endStream, waitForTrailers: !endStream, ...NO_DATE })
     })
     if (!endStream && to.headersSent)
-      relayBody(from, to, bounds).catch((error: unknown) => {
+      relayBody(from, to, { bounds, nextStep }).catch((error: unknown) => {
         if (error instanceof RequestRefused) onRefused(error)
         else if (!to.closed) to.close(from.rstCode || constants.NGHTTP2_INTERNAL_ERROR)
       })
@@ -52,8 +54,14 @@ export function relayHttp2Response(
 /** Keeps Node from adding a field that the server didn't send. Its types lack the option. */
 const NO_DATE = { sendDate: false }
 
-async function relayBody(from: ClientHttp2Stream, to: ServerHttp2Stream, bounds: WriteBounds): Promise<void> {
-  for await (const bytes of from.iterator({ destroyOnReturn: false }) as AsyncIterable<Buffer>)
+async function relayBody(
+  from: ClientHttp2Stream,
+  to: ServerHttp2Stream,
+  { bounds, nextStep }: Pick<Options, 'bounds' | 'nextStep'>,
+): Promise<void> {
+  for await (const bytes of from.iterator({ destroyOnReturn: false }) as AsyncIterable<Buffer>) {
+    await nextStep()
     await writeAll(to, [bytes], bounds)
+  }
   to.end()
 }

@@ -29,6 +29,7 @@ export async function serveConnect({
   rules,
   connectServer,
   memory,
+  turn,
   onRefused,
   ...rest
 }: Options): Promise<void> {
@@ -68,7 +69,7 @@ export async function serveConnect({
     const allowsHost = (name: string): boolean => name === host
     if (tls !== null || first.form === 'http') await serveInner({ ...inner, sni: first.name, tls, dial, allowsHost })
     else {
-      relay(guest, proxy, { secrets: first.form === 'tls' ? null : secrets, memory, onRefused })
+      relay(guest, proxy, { secrets: first.form === 'tls' ? null : secrets, memory, turn, onRefused })
       await firstOf(guest, ['close'])
     }
   } catch (error) {

@@ -1,5 +1,4 @@
 import type { Socket } from 'node:net'
-import { setImmediate } from 'node:timers/promises'
 import { KEPT, keepWhile } from '../connection-memory.ts'
 import type { BodyBudget } from './body-budget.ts'
 import type { ServedRequests } from './intercepted-connection.ts'
@@ -25,6 +24,7 @@ export async function serveHttp1({
   connectServer,
   budget,
   memory,
+  turn,
   isOpaque,
   onRefused,
 }: Options): Promise<void> {
@@ -39,11 +39,11 @@ export async function serveHttp1({
   guest.on('close', () => upstream?.destroy())
   try {
     for await (const bytes of guest.iterator({ destroyOnReturn: false }) as AsyncIterable<Buffer>) {
-      await forward(stream.push(bytes))
+      await forward(stream.push(bytes), bytes)
       if (guest.destroyed) break
       if (!stream.awaitsUpgrade()) continue
       const isAccepted = await keepWhile(memory, KEPT.readAhead, () => upgrade.promise)
-      await forward(stream.finishUpgrade(isAccepted))
+      await forward(stream.finishUpgrade(isAccepted), bytes)
     }
     upstream?.setTimeout(HALF_CLOSED_LIMIT_MS, () => upstream?.destroy())
     upstream?.end()
@@ -60,9 +60,12 @@ export async function serveHttp1({
     upstream?.destroy()
   }
 
-  /** Forwards the requests in a piece. After each but the first, other connections have a turn. */
-  async function forward(steps: Iterable<readonly Buffer[]>): Promise<void> {
+  /** Forwards the requests in a piece, in a turn of the sandbox each. */
+  async function forward(steps: Iterable<readonly Buffer[]>, piece: Buffer): Promise<void> {
+    const keptBytes = (): number => piece.length + guest.readableLength
     const before = stream.requests()
+    await turn(keptBytes)
+    if (guest.destroyed) return
     for (const output of steps) {
       clearTimeout(idleTimer)
       releaseHeld()
@@ -71,7 +74,7 @@ export async function serveHttp1({
       if (stream.takeContinue() && !hasResponse) guest.write('HTTP/1.1 100 Continue\r\n\r\n')
       if (output.length > 0) await send(output)
       if (guest.destroyed) return
-      if (stream.requests() > before + 1) await keepWhile(memory, KEPT.readAhead, () => setImmediate())
+      if (stream.requests() > before + 1) await turn(keptBytes)
     }
   }
 
@@ -80,6 +83,7 @@ export async function serveHttp1({
     if (guest.destroyed) return
     response ??= relayResponses(upstream, guest, {
       bounds,
+      turn,
       onBegin: noteResponse,
       onUpgrade: upgrade.resolve,
       onRefused,
@@ -92,7 +96,7 @@ export async function serveHttp1({
   }
 }
 
-type ResponseOptions = Pick<ServedRequests, 'onRefused'> & {
+type ResponseOptions = Pick<ServedRequests, 'turn' | 'onRefused'> & {
   readonly bounds: WriteBounds
   readonly onBegin: () => void
   readonly onUpgrade: (isAccepted: boolean) => void
@@ -102,12 +106,13 @@ type ResponseOptions = Pick<ServedRequests, 'onRefused'> & {
 async function relayResponses(
   upstream: Socket,
   guest: Socket,
-  { bounds, onBegin, onUpgrade, onRefused }: ResponseOptions,
+  { bounds, turn, onBegin, onUpgrade, onRefused }: ResponseOptions,
 ): Promise<void> {
   const readUpgrade = makeUpgradeReader()
   let answer: boolean | null = null
   try {
     for await (const bytes of upstream.iterator({ destroyOnReturn: false }) as AsyncIterable<Buffer>) {
+      await turn(() => bytes.length + upstream.readableLength)
       onBegin()
       if (answer === null) {
         answer = readUpgrade(bytes)

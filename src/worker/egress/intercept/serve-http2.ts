@@ -11,7 +11,6 @@ import {
 } from 'node:http2'
 import { endsStream } from './http2-flags.ts'
 import type { Socket } from 'node:net'
-import { spreadSteps } from '../../../lib/turns/spread-steps.ts'
 import { watchSession } from '../watch-peer.ts'
 import { readHttp2Request } from './http2-request.ts'
 import type { ServedRequests } from './intercepted-connection.ts'
@@ -40,13 +39,20 @@ const OPTIONS = {
 }
 
 /** Serves a connection whose client speaks HTTP/2 without having negotiated it. Its server must speak it too. */
-export async function serveHttp2({ guest, rules, connectServer, memory, onRefused }: ServedRequests): Promise<void> {
+export async function serveHttp2({
+  guest,
+  rules,
+  connectServer,
+  memory,
+  turn,
+  onRefused,
+}: ServedRequests): Promise<void> {
   let server: Promise<ClientHttp2Session> | null = null
   let isRefused = false
   let session: ServerHttp2Session | null = null
   const bounds = { memory, readAheadBytes: 0 } // it is in the window
   // In a few bytes, a frame may name 64 KiB of fields that were sent before, and a read may have hundreds of frames.
-  const nextStep = spreadSteps()
+  const nextStep = (): Promise<void> => turn(() => 0) // what waits is counted: fields by `keep`, and bodies by the window
   keepUntilClosed(memory, 2 * WINDOW, guest)
   await openSession(guest, () => {
     guest.once('end', end)
@@ -96,7 +102,7 @@ export async function serveHttp2({ guest, rules, connectServer, memory, onRefuse
     stream.on('close', () => {
       if (!upstream.closed) upstream.close(stream.rstCode)
     })
-    relayHttp2Response(upstream, stream, { keep, bounds, onRefused: refuse })
+    relayHttp2Response(upstream, stream, { keep, bounds, nextStep, onRefused: refuse })
     if (!hasBody) return
     const isRelayed = await relayBody(stream, upstream, { check: request.checkBody, nextStep, bounds })
     if (!isRelayed) return

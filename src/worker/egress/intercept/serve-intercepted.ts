@@ -16,7 +16,7 @@ const HANDSHAKE_LIMIT_MS = 30_000
 
 /** Serves an intercepted connection until its end. It never rejects: whatever fails ends the connection. */
 export async function serveIntercepted(connection: InterceptedConnection): Promise<void> {
-  const { client, destination, tls, tunnels, budget, memory, onRefused } = connection
+  const { client, destination, tls, tunnels, budget, memory, turn, onRefused } = connection
   const host = connection.sni ?? destination.address
   let guest: Socket = client
   client.on('error', () => client.destroy())
@@ -31,6 +31,7 @@ export async function serveIntercepted(connection: InterceptedConnection): Promi
       rules: rulesOf(connection, host),
       connectServer: (protocols) => keepWhile(memory, KEPT.readAhead, () => connectServer(connection, host, protocols)),
       memory,
+      turn,
       onRefused,
     }
     if (protocol !== 'http2') watchPeer(guest)
