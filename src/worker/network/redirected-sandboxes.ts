@@ -153,7 +153,8 @@ export function makeRedirectedSandboxes(options: {
         return false
       }
       const lines = matching.flatMap((index) => tieRules(sandbox.slot, index, tied))
-      if (lines.length > 0) await router.apply(lines)
+      const isCurrent = (): boolean => sandboxes.get(address)?.egress === sandbox.egress // another run has its own
+      if (lines.length > 0) await router.applyFor(address, { lines, isCurrent })
       return true
     },
     close: () => egress.close(),

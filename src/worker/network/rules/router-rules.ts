@@ -10,7 +10,15 @@ export type RouterRules = {
    * calls.
    */
   apply(lines: readonly string[]): Promise<void>
+  /**
+   * Applies what a sandbox causes by itself, such as by its look-ups. Changes of others wait for one input of nft of them at most: 32 answers
+   * with many addresses take nft more than two seconds. Rejects if the change is no longer current when its turn comes.
+   */
+  applyFor(sandbox: string, change: SandboxChange): Promise<void>
 }
+
+/** A change that a sandbox causes. `isCurrent` tells whether its rules still are those for which the lines were made. */
+export type SandboxChange = { readonly lines: readonly string[]; readonly isCurrent: () => boolean }
 
 /** The maximum size of the input for one nft process. It is below the size of a pipe. */
 const NFT_INPUT_LIMIT_BYTES = 40_000
@@ -31,31 +39,54 @@ export function makeRouterRules(names: NetworkNames): RouterRules {
   const change = makeBatch<Lines, Refusal>({
     run: async (changes) => {
       const refusals: Refusal[] = []
-      for (const part of partsOf(changes)) refusals.push(...(await applyBatch(names, part)))
+      for (const part of partsOf(changes, (lines) => lines)) refusals.push(...(await applyBatch(names, part)))
       return refusals
     },
     groupOf: () => 'all',
     maxItems: BATCH_MAX,
     maxInFlight: 1,
   })
+  const changeFor = makeBatch<SandboxChange & { readonly sandbox: string }, Refusal>({
+    run: async (changes) => {
+      const refusals: Refusal[] = []
+      for (const part of partsOf(changes, ({ lines }) => lines))
+        refusals.push(...(await Promise.all(part.map(applyCurrent))))
+      return refusals
+    },
+    groupOf: ({ sandbox }) => sandbox,
+    maxItems: BATCH_MAX,
+    maxInFlight: 1,
+  })
+  function applyCurrent({ lines, isCurrent }: SandboxChange): Promise<Refusal> {
+    return isCurrent() ? change(lines) : Promise.resolve({ error: new Error('the sandbox has other rules now') })
+  }
   return {
-    async apply(lines) {
-      const refusal = await change(lines)
-      if (refusal !== null) throw refusal.error
+    apply: async (lines) => {
+      throwRefusal(await change(lines))
+    },
+    applyFor: async (sandbox, change) => {
+      throwRefusal(await changeFor({ ...change, sandbox }))
     },
   }
 }
 
+function throwRefusal(refusal: Refusal): void {
+  if (refusal !== null) throw refusal.error
+}
+
 /** Splits changes into parts, in order, each small enough for one nft process. */
-function partsOf(changes: readonly Lines[]): readonly (readonly Lines[])[] {
-  const parts: Lines[][] = []
+function partsOf<Change>(
+  changes: readonly Change[],
+  linesOf: (change: Change) => Lines,
+): readonly (readonly Change[])[] {
+  const parts: Change[][] = []
   let bytes = Infinity
-  for (const lines of changes) {
-    const own = lines.reduce((sum, line) => sum + Buffer.byteLength(line) + 1, 0)
+  for (const change of changes) {
+    const own = linesOf(change).reduce((sum, line) => sum + Buffer.byteLength(line) + 1, 0)
     bytes += own
-    if (bytes <= NFT_INPUT_LIMIT_BYTES) parts.at(-1)?.push(lines)
+    if (bytes <= NFT_INPUT_LIMIT_BYTES) parts.at(-1)?.push(change)
     else {
-      parts.push([lines])
+      parts.push([change])
       bytes = own
     }
   }

@@ -1,12 +1,14 @@
 import assert from 'node:assert/strict'
+import { setImmediate as nextTurn } from 'node:timers/promises'
 import { test } from 'node:test'
-import { runCommand, type CommandRunner } from '../../../../src/lib/run-command.ts'
+import { CommandError, runCommand, type CommandRunner } from '../../../../src/lib/run-command.ts'
 import { localHostCommands } from '../../../../src/worker/processes/system-calls.ts'
 import { networkNames } from '../../../../src/worker/network/network-names.ts'
 import { makeRouterRules } from '../../../../src/worker/network/rules/router-rules.ts'
 import { waitUntil } from '../../../support/wait.ts'
 
 const LIMIT = { timeoutMs: 10_000 }
+const CURRENT = { isCurrent: () => true }
 
 test('a change that arrives as the last one completes is applied too', async () => {
   let count = 0
@@ -28,6 +30,60 @@ test('a change that arrives as the last one completes is applied too', async () 
     await asked
   }
   assert.equal(count, 24)
+})
+
+test('a sandbox with many large changes delays those of others by one of them', async () => {
+  const inputs: string[] = []
+  const run: CommandRunner['run'] = async (_file, _args, { input = '' }) => {
+    inputs.push(String(input).slice(0, 1))
+    await nextTurn()
+    return { code: 0, stdout: '', stderr: '' }
+  }
+  const rules = makeRouterRules(networkNames('rules', { ...localHostCommands, run }))
+  const large = Array.from({ length: 32 }, () => rules.applyFor('noisy', { ...CURRENT, lines: ['n'.repeat(40_000)] }))
+  await Promise.all([rules.apply(['s']), rules.applyFor('quiet', { ...CURRENT, lines: ['q'] })])
+  assert.ok(inputs.length <= 4, inputs.join(' '))
+  await Promise.all(large)
+  assert.equal(inputs.filter((input) => input === 'n').length, 32)
+})
+
+test('a change that waits while its sandbox gets other rules is not applied', async () => {
+  const inputs: string[] = []
+  const run: CommandRunner['run'] = async (_file, _args, { input = '' }) => {
+    inputs.push(String(input).trim())
+    await nextTurn()
+    return { code: 0, stdout: '', stderr: '' }
+  }
+  const rules = makeRouterRules(networkNames('rules', { ...localHostCommands, run }))
+  let isCurrent = true
+  const first = rules.applyFor('a', { lines: ['first'], isCurrent: () => isCurrent })
+  await waitUntil(() => inputs.length === 1)
+  const second = rules.applyFor('a', { lines: ['second'], isCurrent: () => isCurrent })
+  isCurrent = false
+  await first
+  await assert.rejects(second, /other rules/)
+  assert.deepEqual(inputs, ['first'])
+})
+
+test('small changes of a sandbox are applied together, and each is told alone whether it was refused', async () => {
+  const sizes: number[] = []
+  const run: CommandRunner['run'] = async (_file, _args, { input = '' }) => {
+    const lines = String(input).trim().split('\n')
+    sizes.push(lines.length)
+    await nextTurn()
+    if (lines.includes('bad')) throw new CommandError('nft', [], { code: 1, stdout: '', stderr: 'refused' })
+    return { code: 0, stdout: '', stderr: '' }
+  }
+  const rules = makeRouterRules(networkNames('rules', { ...localHostCommands, run }))
+  await Promise.all(Array.from({ length: 32 }, () => rules.applyFor('a', { ...CURRENT, lines: ['good'] })))
+  assert.ok(sizes.length <= 2, String(sizes))
+  const ends = await Promise.allSettled(
+    ['good', 'bad', 'good'].map((line) => rules.applyFor('a', { ...CURRENT, lines: [line] })),
+  )
+  assert.deepEqual(
+    ends.map(({ status }) => status),
+    ['fulfilled', 'rejected', 'fulfilled'],
+  )
 })
 
 test('a refused change does not fail the others of its batch', async (t) => {
