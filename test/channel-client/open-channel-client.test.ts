@@ -7,6 +7,7 @@ import { listEvents } from '../../src/control/events/read-events.ts'
 import { stopSandbox } from '../../src/control/sandboxes/stop-sandbox.ts'
 import { asId, type SandboxId } from '../../src/domain/ids.ts'
 import { systemClock } from '../../src/lib/clock.ts'
+import { makePiecePacer } from '../../src/lib/turns/piece-pacer.ts'
 import { makeLog } from '../../src/lib/log.ts'
 import { serveChannel } from '../../src/worker/channel/serve-channel.ts'
 import { behaviourByImage } from '../../src/worker/drivers/simulated-behaviour.ts'
@@ -42,6 +43,7 @@ function serve() {
     clock: systemClock,
     log: makeLog('silent'),
     limits: { sessions: 256 },
+    pace: makePiecePacer().paceOf('org'),
     agentVersion: 'test',
     onActivity: () => undefined,
     onProcess: () => () => undefined,

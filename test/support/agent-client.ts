@@ -3,6 +3,7 @@ import type { Duplex } from 'node:stream'
 import { asId, type SandboxId } from '../../src/domain/ids.ts'
 import { makeLog } from '../../src/lib/log.ts'
 import { systemClock } from '../../src/lib/clock.ts'
+import { makePiecePacer } from '../../src/lib/turns/piece-pacer.ts'
 import { asBytes, asMap, decodeCbor } from '../../src/channel/cbor.ts'
 import type { ChannelDeps } from '../../src/worker/channel/channel.ts'
 import { decodeEnvelope, encodeMessage } from '../../src/channel/envelope.ts'
@@ -80,6 +81,7 @@ export function connectAgent(
     clock: systemClock,
     log: makeLog('silent'),
     limits: { sessions: 256 },
+    pace: makePiecePacer().paceOf('org'),
     agentVersion: 'test',
     onActivity: () => {
       // the tests that check activity count it themselves

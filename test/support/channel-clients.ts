@@ -4,6 +4,7 @@ import { startChannelClient, type ChannelClient } from '../../src/channel-client
 import { asId, type SandboxId } from '../../src/domain/ids.ts'
 import { makeLog } from '../../src/lib/log.ts'
 import { systemClock } from '../../src/lib/clock.ts'
+import { makePiecePacer } from '../../src/lib/turns/piece-pacer.ts'
 import type { Guest } from '../../src/worker/channel/guest.ts'
 import { serveChannel } from '../../src/worker/channel/serve-channel.ts'
 import { makeNoLogs } from '../../src/worker/logs/logs.ts'
@@ -24,6 +25,7 @@ export async function serveClient(guest: Guest): Promise<ServedClient> {
     clock: systemClock,
     log: makeLog('silent'),
     limits: { sessions: 256 },
+    pace: makePiecePacer().paceOf('org'),
     agentVersion: 'test',
     onActivity: () => undefined,
     onProcess: () => () => undefined,

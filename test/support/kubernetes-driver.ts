@@ -4,6 +4,7 @@ import { join } from 'node:path'
 import { duplexPair } from 'node:stream'
 import type { RunId } from '../../src/domain/ids.ts'
 import { systemClock } from '../../src/lib/clock.ts'
+import { makePiecePacer } from '../../src/lib/turns/piece-pacer.ts'
 import { makeLog } from '../../src/lib/log.ts'
 import { systemRandom } from '../../src/lib/random.ts'
 import { DEFAULT_CHANNEL_LIMITS } from '../../src/worker/channel/channel.ts'
@@ -79,13 +80,14 @@ export async function openKubernetesDriver({
     sessions: makeSessionPermits({ perSandbox: 64, perOrg: 64, total: 64 }),
     logs,
     metrics,
-    openGuestChannel: (guest, use, capture) => {
+    openGuestChannel: ({ guest }, use, capture) => {
       latest = guest
       const [near, far] = duplexPair()
       void serveChannel(far, guest, {
         clock: systemClock,
         log,
         limits: DEFAULT_CHANNEL_LIMITS,
+        pace: makePiecePacer().paceOf('org'),
         agentVersion: 'test',
         onActivity: use.touch,
         onProcess: use.hold,

@@ -2,6 +2,7 @@ import { join } from 'node:path'
 import type { Config } from '../../config.ts'
 import { systemClock } from '../../lib/clock.ts'
 import { systemRandom } from '../../lib/random.ts'
+import { makePiecePacer } from '../../lib/turns/piece-pacer.ts'
 import { DEFAULT_CHANNEL_LIMITS } from '../../worker/channel/channel.ts'
 import { openChannel } from '../../worker/channel/open-channel.ts'
 import type { Driver } from '../../worker/drivers/driver.ts'
@@ -55,6 +56,7 @@ export async function openKubernetesDriver(
   })
   const registry = await openImageRegistry(config, log)
   if (registry !== null) opened.defer(() => registry.close())
+  const pacer = makePiecePacer()
   const driver = await makeKubernetesDriver({
     dir: kubernetesFolder(config),
     client,
@@ -72,11 +74,12 @@ export async function openKubernetesDriver(
     sessions: openSessionPermits(config, log),
     logs,
     metrics,
-    openGuestChannel: (guest, use, capture) =>
+    openGuestChannel: ({ guest, org }, use, capture) =>
       openChannel(guest, {
         clock: systemClock,
         log,
         limits: DEFAULT_CHANNEL_LIMITS,
+        pace: pacer.paceOf(org),
         agentVersion: `sandyard ${VERSION}`,
         onActivity: use.touch,
         onProcess: use.hold,

@@ -4,6 +4,7 @@ import type { Config } from '../../config.ts'
 import { systemClock } from '../../lib/clock.ts'
 import { systemRandom } from '../../lib/random.ts'
 import { localCommands } from '../../lib/run-command.ts'
+import { makePiecePacer } from '../../lib/turns/piece-pacer.ts'
 import { DEFAULT_CHANNEL_LIMITS } from '../../worker/channel/channel.ts'
 import { openChannel } from '../../worker/channel/open-channel.ts'
 import { makeCommandHelper } from '../../worker/processes/command-helper.ts'
@@ -98,6 +99,7 @@ export async function openOciDriver(
     launcher.close()
   })
   const sessions = openSessionPermits(config, log)
+  const pacer = makePiecePacer()
   const incoming = join(config.dataDir, 'images', 'incoming')
   const fetchSnapshot = await makeSnapshotFetcher({ images, dir: incoming, openFiles: openSnapshotFiles, log })
   const loopback = makeLoopbackConnections(log)
@@ -137,6 +139,7 @@ export async function openOciDriver(
         clock: systemClock,
         log,
         limits: DEFAULT_CHANNEL_LIMITS,
+        pace: pacer.paceOf(container.orgId),
         agentVersion: `sandyard ${VERSION}`,
         onActivity: use.touch,
         onProcess: use.hold,

@@ -1,6 +1,7 @@
 import type { Guest } from './guest.ts'
 import type { Clock } from '../../lib/clock.ts'
 import type { Log } from '../../lib/log.ts'
+import type { Pace } from '../../lib/turns/piece-pacer.ts'
 import type { LogWriter } from '../logs/logs.ts'
 import type { AgentMessageType, ClientMessageType, ErrorKind } from '../../channel/messages.ts'
 
@@ -9,6 +10,8 @@ export type ChannelDeps = {
   readonly clock: Clock
   readonly log: Log
   readonly limits: ChannelLimits
+  /** How many frames of the client are taken in a turn of the event loop. */
+  readonly pace: Pace
   /** Sent to the client in `core.ready`, for diagnostics only. */
   readonly agentVersion: string
   /**

@@ -1,10 +1,18 @@
 import type { Duplex } from 'node:stream'
 import { CborError } from '../../channel/cbor.ts'
 import type { Channel, ChannelDeps, MessageHandler, MessageHandlers } from './channel.ts'
-import { type Envelope, MAX_DATA_BYTES, decodeEnvelope, encodeData, encodeMessage } from '../../channel/envelope.ts'
+import {
+  type Envelope,
+  MAX_DATA_BYTES,
+  decodeEnvelope,
+  encodeData,
+  encodeMessage,
+  fastDecodeData,
+  fastDecodeEnvelope,
+} from '../../channel/envelope.ts'
 import { makeExecHandlers } from './exec-sessions.ts'
 import { makeFsHandlers } from './fs-sessions.ts'
-import { type Frame, FrameLengthError, makeFrameReader } from '../../channel/frame.ts'
+import { FLAG_SESSION_START, type Frame, FrameLengthError, makeFrameReader } from '../../channel/frame.ts'
 import type { Guest } from './guest.ts'
 import { makeInputBudget, makeOutbox } from './flow-control.ts'
 import { type AgentMessageType, type ClientMessageType, MESSAGES, isClientMessage } from '../../channel/messages.ts'
@@ -23,6 +31,10 @@ const UNSENT_LIMIT_BYTES = 16 * 1024 * 1024
  * The maximum input that all sessions of a client may keep for slow targets. Each session also has a limit of its own.
  */
 const MAX_INPUT_BYTES = 32 * 1024 * 1024
+/** Fields are decoded one by one. For this many bytes, that takes about as long as a small frame takes. */
+const PIECE_BYTES = 256
+/** How many small frames take as long as the start of a command or of a connection. */
+const START_PIECES = 16
 
 /**
  * Messages to the client that don't count as activity of the sandbox. `core.ready`, for example, only answers a new
@@ -155,19 +167,35 @@ export function serveChannel(stream: Duplex, guest: Guest, deps: ChannelDeps): P
     }
   }
 
-  stream.on('data', (piece: Buffer) => {
+  let isOver = false
+
+  /** Takes as many frames as this turn of the event loop may have. While the others wait, the client is paused. */
+  const takeFrames = (frames: Iterator<Frame>): void => {
     try {
-      for (const frame of reader.push(piece)) receive(frame)
+      for (let next = frames.next(); next.done !== true; next = frames.next()) {
+        receive(next.value)
+        if (deps.pace.count(piecesOf(next.value))) continue
+        const release = channel.pauseInput()
+        void deps.pace
+          .wait(() => isOver)
+          .then(() => {
+            if (!isOver) takeFrames(frames)
+            release()
+          })
+        break
+      }
     } catch (error) {
       if (!(error instanceof FrameLengthError)) deps.log.error({ error }, 'a command channel failed')
       else deps.log.debug({ error }, 'a client sent an invalid frame on its command channel')
       stream.destroy(error instanceof Error ? error : undefined) // with an error, so that the other side doesn't see a regular end
     }
     if (outbox.queuedBytes > UNSENT_LIMIT_BYTES) releaseFull ??= channel.pauseInput()
+  }
+  stream.on('data', (piece: Buffer) => {
+    takeFrames(reader.push(piece))
   })
 
   return new Promise((resolve) => {
-    let isOver = false
     const finish = (): void => {
       if (isOver) return
       isOver = true
@@ -185,6 +213,15 @@ export function serveChannel(stream: Duplex, guest: Guest, deps: ChannelDeps): P
     stream.on('close', finish)
     outbox.send([encodePrologue(), encodeMessage(0, 'core.ready', readyPayload(deps))])
   })
+}
+
+/** How many pieces a frame counts as, because of the time that it takes. Data is passed on as it is, so it counts as one. */
+function piecesOf({ flags, body }: Frame): number {
+  if (flags !== FLAG_SESSION_START && body.length <= PIECE_BYTES) return 1
+  const envelope = fastDecodeEnvelope(body)
+  if (envelope?.type === 'core.exec.request' || envelope?.type === 'core.tcp.connect')
+    return START_PIECES + body.length / PIECE_BYTES
+  return envelope !== null && fastDecodeData(envelope.payload) !== null ? 1 : body.length / PIECE_BYTES
 }
 
 function readEnvelope(frame: Frame): Envelope | null {

@@ -195,6 +195,17 @@ test('a frame full of tiny items is refused before they are all built', () => {
   assert.throws(() => decodeCbor(bomb), { cause: new CborError('more than 65536 items') })
 })
 
+test('a map with very many keys is refused, and a long list of arguments is not', () => {
+  const keys = Object.fromEntries(Array.from({ length: 20_000 }, (_, n) => [String(n * 1_000_003), 1]))
+  const encoded = Buffer.from(encodeCbor(keys))
+  assert.equal(encoded[0], 0xb9) // a map with a length of two bytes
+  const indefinite = Buffer.concat([Buffer.of(0xbf), encoded.subarray(3), Buffer.of(0xff)])
+  for (const map of [encoded, indefinite])
+    assert.throws(() => decodeCbor(map), { cause: new CborError('more than 65536 items') })
+  const args = Array.from({ length: 16_000 }, () => 'x')
+  assert.deepEqual(decodeCbor(encodeCbor({ args })), { args })
+})
+
 test('whole numbers are encoded as integers and fractions are refused', () => {
   assert.equal(Buffer.from(encodeCbor({ code: -1 })).toString('hex'), 'a164636f646520')
   assert.equal(Buffer.from(encodeCbor([2 ** 40])).toString('hex'), '811b0000010000000000')

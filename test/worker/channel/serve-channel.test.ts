@@ -9,8 +9,10 @@ import { encodeMessage, MAX_DATA_BYTES } from '../../../src/channel/envelope.ts'
 import { encodeFrameHead, FLAG_TERMINAL } from '../../../src/channel/frame.ts'
 import { ExecFailure } from '../../../src/worker/channel/guest.ts'
 import type { Guest } from '../../../src/worker/channel/guest.ts'
-import { connectAgent } from '../../support/agent-client.ts'
+import { makePiecePacer } from '../../../src/lib/turns/piece-pacer.ts'
+import { connectAgent, type AgentClient } from '../../support/agent-client.ts'
 import { isAlive, makeLocalGuest } from '../../support/local-guest.ts'
+import { countPerTurn } from '../../support/most-per-turn.ts'
 import { waitUntil, waitUntilUnchanged } from '../../support/wait.ts'
 
 const MIB = 1024 * 1024
@@ -401,3 +403,64 @@ function isStill(read: () => number): boolean {
   lastSeen = value
   return isSame
 }
+
+/** Connects clients whose frames share a pace. `perTurn` counts those that are a use of the sandbox. */
+function connectPaced(count: number) {
+  const perTurn = countPerTurn()
+  const pacer = makePiecePacer(0)
+  const deps = { onActivity: () => perTurn.count() }
+  const clients = Array.from({ length: count }, () =>
+    connectAgent(guest, { deps: { ...deps, pace: pacer.paceOf('org') } }),
+  )
+  return { perTurn, clients }
+}
+
+test('small frames of several clients are handled few in a turn, and each is answered', async () => {
+  const { perTurn, clients } = connectPaced(4)
+  const touches = Buffer.concat(Array.from({ length: 3_000 }, (_, n) => encodeMessage(n + 1, 'core.touch', {})))
+  for (const client of clients) client.sendRaw(touches)
+  for (const client of clients) await client.next(({ id, type }) => id === 3_000 && type === 'core.touched')
+  // After 512 frames in a turn, each of the other clients has one more handled.
+  assert.ok(perTurn.most() <= 512 + 4, `${String(perTurn.most())} frames in a turn`)
+  for (const client of clients) {
+    const answers = client.received.filter(({ type }) => type === 'core.touched')
+    assert.deepEqual(answers.map(({ id }) => id), Array.from({ length: 3_000 }, (_, n) => n + 1)) // prettier-ignore
+    await client.hangUp()
+  }
+})
+
+test('frames whose fields take long to decode count as many, and so do starts of commands', async () => {
+  const { perTurn, clients } = connectPaced(1)
+  const [client] = clients as [AgentClient]
+  const numbers = Array.from({ length: 30_000 }, () => 1)
+  client.sendRaw(
+    Buffer.concat(Array.from({ length: 20 }, () => encodeMessage(7, 'core.exec.stdin', { data: numbers }))),
+  )
+  client.send(8, 'core.touch', {})
+  await client.next(({ type }) => type === 'core.touched')
+  assert.ok(perTurn.most() <= 4, `${String(perTurn.most())} frames in a turn`)
+  const request = { args: [], env: [], cwd: 'no such folder', user: null, tty: false, rlimits: [] }
+  client.sendRaw(
+    Buffer.concat(
+      Array.from({ length: 100 }, (_, n) => encodeMessage(n + 100, 'core.exec.request', { ...request, cmd: 7 })),
+    ),
+  )
+  await client.next(({ id, type }) => id === 199 && type === 'core.exec.failed')
+  // A request and its refusal are a use each.
+  assert.ok(perTurn.most() <= 2 * 16, `${String(perTurn.most())} uses in a turn`)
+  await client.hangUp()
+})
+
+test('a client that leaves while its frames wait leaves nothing behind', async () => {
+  const { perTurn, clients } = connectPaced(2)
+  const [leaving, other] = clients as [AgentClient, AgentClient]
+  const touches = Buffer.concat(Array.from({ length: 2_000 }, () => encodeMessage(1, 'core.touch', {})))
+  leaving.sendRaw(touches)
+  await leaving.next(({ type }) => type === 'core.touched')
+  await leaving.hangUp()
+  const handled = perTurn.total()
+  other.sendRaw(touches)
+  await waitUntil(() => other.received.filter(({ type }) => type === 'core.touched').length === 2_000)
+  assert.equal(perTurn.total() - handled, 2_000)
+  await other.hangUp()
+})

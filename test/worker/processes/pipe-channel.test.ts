@@ -7,6 +7,7 @@ import { encodeData, encodeMessage } from '../../../src/channel/envelope.ts'
 import { CHANNEL_ENDS } from '../../../src/contract/sandboxes/channel-ends.ts'
 import { asId, type SandboxId } from '../../../src/domain/ids.ts'
 import { systemClock } from '../../../src/lib/clock.ts'
+import { makePiecePacer } from '../../../src/lib/turns/piece-pacer.ts'
 import { makeLog } from '../../../src/lib/log.ts'
 import { makeReadBuffers } from '../../../src/lib/streams/read-buffers.ts'
 import { closeWebSocket } from '../../../src/lib/streams/web-socket-flow.ts'
@@ -61,6 +62,7 @@ async function startUnread(t: TestContext) {
     clock: systemClock,
     log: makeLog('silent'),
     limits: { sessions: 256 },
+    pace: makePiecePacer().paceOf('org'),
     agentVersion: 'test',
     onActivity: () => undefined,
     onProcess() {

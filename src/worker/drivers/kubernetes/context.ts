@@ -1,4 +1,5 @@
 import type { Duplex } from 'node:stream'
+import type { OrgId } from '../../../domain/ids.ts'
 import type { IsolationLevel } from '../../../domain/isolation.ts'
 import type { Clock } from '../../../lib/clock.ts'
 import type { Log } from '../../../lib/log.ts'
@@ -70,8 +71,12 @@ export type KubernetesDriverInput = {
   readonly sessions: SessionPermits
   readonly logs: Pick<SandboxLogs, 'writerOf'>
   readonly metrics: Pick<SandboxMetrics, 'begin' | 'end'>
-  /** Serves the agent protocol to one client of a guest. */
-  readonly openGuestChannel: (guest: Guest, use: RunUsage, capture: Pick<LogWriter, 'stream'>) => Duplex
+  /** Serves the agent protocol to one client of a guest, which is a sandbox of `org`. */
+  readonly openGuestChannel: (
+    of: { readonly guest: Guest; readonly org: OrgId },
+    use: RunUsage,
+    capture: Pick<LogWriter, 'stream'>,
+  ) => Duplex
   readonly random: Random
   readonly clock: Clock
   readonly log: Log

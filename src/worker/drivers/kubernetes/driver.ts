@@ -206,15 +206,16 @@ export async function makeKubernetesDriver(input: KubernetesDriverInput): Promis
       const record = records.read(run)
       const phase = record === null ? null : phaseOf(context, record, false).phase
       if (record === null || phase !== 'running') return Promise.reject(new Error(`run ${run} is not running`))
+      const { sandbox_id: sandbox, org_id: org } = record
       const guest = makePodGuest({
-        sandbox: record.sandbox_id,
-        org: record.org_id,
+        sandbox,
+        org,
         sessions: input.sessions,
         link: () => links.of(podOf(record), closing.signal),
         ...(input.tools === undefined ? {} : { tools: input.tools }),
       })
       const use = { touch: () => activity.touch(run), hold: () => activity.hold(run) }
-      return Promise.resolve(input.openGuestChannel(guest, use, logs.writerOf(record.sandbox_id)))
+      return Promise.resolve(input.openGuestChannel({ guest, org }, use, logs.writerOf(sandbox)))
     },
     watch: (onChange) => supervisor.watch(onChange),
     ...(volumes === null ? {} : { volumes: volumes.claims }),

@@ -7,6 +7,7 @@ import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { after, before, test } from 'node:test'
 import { systemClock } from '../../../../src/lib/clock.ts'
+import { makePiecePacer } from '../../../../src/lib/turns/piece-pacer.ts'
 import { makeLog } from '../../../../src/lib/log.ts'
 import { serveChannel } from '../../../../src/worker/channel/serve-channel.ts'
 import { followExecLog, skipExistingOutput } from '../../../../src/worker/drivers/microsandbox/output-captures.ts'
@@ -26,6 +27,7 @@ before(async () => {
       clock: systemClock,
       log: makeLog('silent'),
       limits: { sessions: 8 },
+      pace: makePiecePacer().paceOf('org'),
       agentVersion: 'test',
       onActivity: () => undefined,
       onProcess: () => () => undefined,
