@@ -1,5 +1,5 @@
 import { duplexPair } from 'node:stream'
-import type { Duplex } from 'node:stream'
+import type { Duplex, DuplexOptions } from 'node:stream'
 import { asId, type SandboxId } from '../../src/domain/ids.ts'
 import { makeLog } from '../../src/lib/log.ts'
 import { systemClock } from '../../src/lib/clock.ts'
@@ -74,9 +74,13 @@ const OUTPUTS: ReadonlySet<string> = new Set(['core.exec.stdout', 'core.exec.std
  */
 export function connectAgent(
   guest: Guest,
-  options: { readonly deps?: Partial<ChannelDeps>; readonly onOutput?: (data: Buffer) => void } = {},
+  options: {
+    readonly deps?: Partial<ChannelDeps>
+    readonly onOutput?: (data: Buffer) => void
+    readonly stream?: DuplexOptions
+  } = {},
 ): AgentClient {
-  const [ours, theirs] = duplexPair()
+  const [ours, theirs] = duplexPair(options.stream)
   const over = serveChannel(theirs, guest, {
     clock: systemClock,
     log: makeLog('silent'),

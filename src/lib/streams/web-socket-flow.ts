@@ -1,12 +1,38 @@
 /** Byte streams over WebSockets: backpressure, pings, and a close within a fixed time. */
 import type { RawData, WebSocket } from 'ws'
 
-/** The source pauses above `HIGH_WATER_BYTES` unsent bytes and resumes below `LOW_WATER_BYTES`. */
-export const HIGH_WATER_BYTES = 1024 * 1024
-export const LOW_WATER_BYTES = 256 * 1024
+/**
+ * A source pauses while more than this is unsent, and resumes below a quarter of it. A message of a byte takes some 600 bytes of memory,
+ * so messages count as well.
+ */
+const MAX_UNSENT = { bytes: 1024 * 1024, messages: 1024 }
 
 /** How long a peer may take to answer a close, or to read more of the data before the close, in milliseconds. */
 const CLOSE_TIMEOUT_MS = 1_000
+
+/** Makes a function that sends binary messages of `source`, which is paused while the receiver is slow. */
+export function makePacedSender(
+  to: Pick<WebSocket, 'bufferedAmount' | 'send'>,
+  source: { readonly pause: () => unknown; readonly resume: () => unknown },
+): (message: Buffer) => void {
+  let messages = 0
+  let isPaused = false
+  const isAbove = (share: number): boolean =>
+    to.bufferedAmount > share * MAX_UNSENT.bytes || messages > share * MAX_UNSENT.messages
+  const onSent = (): void => {
+    messages -= 1
+    if (!isPaused || isAbove(1 / 4)) return
+    isPaused = false
+    source.resume()
+  }
+  return (message) => {
+    messages += 1
+    to.send(message, { binary: true }, onSent)
+    if (isPaused || !isAbove(1)) return
+    isPaused = true
+    source.pause()
+  }
+}
 
 /**
  * Forwards messages from one WebSocket to another, at the receiver's pace. Drops messages that arrive once the receiver
@@ -17,13 +43,9 @@ export function forwardMessages(
   to: WebSocket,
   take: (isBinary: boolean) => boolean = () => true,
 ): void {
-  const onSent = (): void => {
-    if (from.isPaused && to.bufferedAmount < LOW_WATER_BYTES) from.resume()
-  }
+  const send = makePacedSender(to, from)
   from.on('message', (data, isBinary) => {
-    if (!take(isBinary) || to.readyState !== to.OPEN) return
-    to.send(messageBytes(data), { binary: true }, onSent)
-    if (to.bufferedAmount > HIGH_WATER_BYTES) from.pause()
+    if (take(isBinary) && to.readyState === to.OPEN) send(messageBytes(data))
   })
   to.once('close', () => {
     from.resume() // otherwise its close frame is never read

@@ -24,7 +24,7 @@ type Inbox<T> = {
  * largest frame.
  */
 const MAX_WAITING_BYTES = 8 * 1024 * 1024
-/** The cost of each waiting message in addition to its bytes, so that many empty messages also reach the limit. */
+/** The cost of each waiting message in addition to its bytes, so that many small messages also reach a limit. */
 const MESSAGE_COST_BYTES = 1024
 
 /**
@@ -49,7 +49,7 @@ export function makeInbox<T>(channel: Channel): Inbox<T> {
   }
 
   const count = (bytes: number): (() => void) => {
-    const uncount = channel.trackInput(bytes + MESSAGE_COST_BYTES)
+    const uncount = channel.trackInput(bytes)
     const over = (): void => {
       counted.delete(over)
       uncount()
@@ -105,6 +105,7 @@ export function makeInbox<T>(channel: Channel): Inbox<T> {
 type Outbox = {
   send(buffers: readonly Buffer[]): void
   readonly canWrite: boolean
+  /** What is queued, with a cost for each message. */
   readonly queuedBytes: number
   whenCanWrite(callback: () => void): void
   /** Drops the waiting callbacks and sends nothing more. */
@@ -115,6 +116,11 @@ type Outbox = {
 export function makeOutbox(stream: Writable, onDrain: () => void): Outbox {
   let waiting: (() => void)[] = []
   let isOpen = true
+  let messages = 0
+  const onWritten = (): void => {
+    messages -= 1
+    if (messages === 0) onDrain() // the stream tells only if it was full, by its bytes
+  }
   const isWritable = (): boolean => isOpen && !stream.writableNeedDrain
   stream.on('drain', () => {
     onDrain()
@@ -127,15 +133,17 @@ export function makeOutbox(stream: Writable, onDrain: () => void): Outbox {
   return {
     send(buffers) {
       if (!isOpen || stream.destroyed || stream.writableEnded) return
+      messages += 1
       stream.cork()
-      for (const buffer of buffers) stream.write(buffer)
+      for (const [index, buffer] of buffers.entries())
+        stream.write(buffer, index === buffers.length - 1 ? onWritten : undefined)
       stream.uncork()
     },
     get canWrite() {
       return isWritable()
     },
     get queuedBytes() {
-      return stream.writableLength
+      return stream.writableLength + messages * MESSAGE_COST_BYTES
     },
     whenCanWrite(callback) {
       if (isWritable()) callback()
@@ -153,8 +161,8 @@ export function makeOutbox(stream: Writable, onDrain: () => void): Outbox {
  */
 type InputBudget = {
   /**
-   * Adds `bytes` to the data on its way into the sandbox. The returned function subtracts them again; further calls of
-   * it do nothing.
+   * Adds a message of `bytes` to the data on its way into the sandbox, with a cost of its own. The returned function subtracts it again;
+   * further calls of it do nothing.
    */
   add(bytes: number): () => void
   /** Resumes the client. */
@@ -174,7 +182,8 @@ export function makeInputBudget(hold: () => () => void, maxBytes: number): Input
     release = null
   }
   return {
-    add(more) {
+    add(messageBytes) {
+      const more = messageBytes + MESSAGE_COST_BYTES
       let isCounted = true
       bytes += more
       if (bytes > maxBytes) release ??= hold()

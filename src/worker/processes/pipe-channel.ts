@@ -1,13 +1,7 @@
 import type { Duplex } from 'node:stream'
 import type { WebSocket } from 'ws'
 import { CHANNEL_ENDS } from '../../contract/sandboxes/channel-ends.ts'
-import {
-  messageBytes,
-  closeWebSocket,
-  HIGH_WATER_BYTES,
-  LOW_WATER_BYTES,
-  pingEvery,
-} from '../../lib/streams/web-socket-flow.ts'
+import { closeWebSocket, makePacedSender, messageBytes, pingEvery } from '../../lib/streams/web-socket-flow.ts'
 
 /**
  * How often the other side of the WebSocket is pinged, in milliseconds. While a process does not read its input, the WebSocket is
@@ -75,12 +69,8 @@ function toChannel(socket: WebSocket, channel: Duplex): void {
 }
 
 function toSocket(socket: WebSocket, channel: Duplex): void {
-  const onSent = (): void => {
-    if (channel.isPaused() && socket.bufferedAmount < LOW_WATER_BYTES) channel.resume()
-  }
+  const send = makePacedSender(socket, channel)
   channel.on('data', (piece: Buffer) => {
-    if (socket.readyState !== socket.OPEN) return
-    socket.send(piece, { binary: true }, onSent)
-    if (socket.bufferedAmount > HIGH_WATER_BYTES) channel.pause()
+    if (socket.readyState === socket.OPEN) send(piece)
   })
 }

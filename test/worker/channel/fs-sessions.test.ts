@@ -8,7 +8,7 @@ import { makeFilesClient } from '../../../src/worker/channel/files-client.ts'
 import type { Guest, GuestProcess } from '../../../src/worker/channel/guest.ts'
 import { connectFiles, namesOf, type FsClient } from '../../support/fs-client.ts'
 import { isAlive, makeLocalGuest, startFilesProcess } from '../../support/local-guest.ts'
-import { waitUntil } from '../../support/wait.ts'
+import { waitUntil, waitUntilUnchanged } from '../../support/wait.ts'
 
 const MIB = 1024 * 1024
 const LIMIT_MS = 120_000
@@ -175,6 +175,23 @@ test('a sparse file of 1 GiB is transferred in bounded memory', async (t) => {
   assert.equal((await client.answer(id, LIMIT_MS)).ok, true)
   assert.equal(bytes, 1024 * MIB)
   assert.ok(most - before < 300 * MIB, `grew by ${String(Math.round((most - before) / MIB))} MiB`)
+})
+
+test('data in very small messages waits in bounded memory while the process that serves files is stopped', async (t) => {
+  const { dir, connect, helpers } = begin(t)
+  const client = connect()
+  const path = join(dir, 'file')
+  const handle = await client.open(path, { write: true, create: true })
+  process.kill(helpers[0]?.pid ?? 0, 'SIGSTOP') // as root in the sandbox may do
+  const id = client.ask('Write', { handle, offset: 0, len: null })
+  const count = 60_000
+  for (let n = 0; n < count; n++) client.send(id, Buffer.from('x'))
+  client.send(id, Buffer.alloc(0))
+  await waitUntilUnchanged(() => client.agent.stream.writableLength)
+  assert.ok(client.agent.stream.writableLength > 0)
+  process.kill(helpers[0]?.pid ?? 0, 'SIGCONT')
+  assert.equal((await client.answer(id, LIMIT_MS)).ok, true)
+  assert.equal(readFileSync(path, 'utf8'), 'x'.repeat(count))
 })
 
 test('when a client doesn’t read, its downloads wait in bounded memory, and complete later', async (t) => {

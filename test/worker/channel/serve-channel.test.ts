@@ -396,6 +396,27 @@ test('the channel stops reading from a client that sends much and reads no repli
   await client.hangUp()
 })
 
+for (const highWaterMark of [64 * 1024, MIB])
+  test(`few small replies wait for a client that doesn’t read, and it gets all of them later, with a buffer of ${String(highWaterMark)} bytes`, async () => {
+    let handled = 0
+    const onActivity = (): void => void (handled += 1)
+    const client = connectAgent(guest, {
+      stream: { highWaterMark },
+      deps: { onActivity, pace: makePiecePacer(0).paceOf('org') },
+    })
+    await client.next((message) => message.type === 'core.ready')
+    client.stream.pause()
+    const count = 80_000
+    const touches = Buffer.concat(Array.from({ length: 1000 }, (_, n) => encodeMessage(n + 1, 'core.touch', {})))
+    for (let n = 0; n < count; n += 1000) client.sendRaw(touches)
+    await waitUntilUnchanged(() => handled)
+    assert.ok(handled < 60_000, `${String(handled)} replies wait`)
+    client.stream.resume()
+    await waitUntil(() => client.received.length > count)
+    assert.equal(client.received.filter(({ type }) => type === 'core.touched').length, count)
+    await client.hangUp()
+  })
+
 let lastSeen = -1
 function isStill(read: () => number): boolean {
   const value = read()
