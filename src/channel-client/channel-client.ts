@@ -1,6 +1,7 @@
 import { createWebSocketStream } from 'ws'
 import type { Duplex } from 'node:stream'
 import type { Clock } from '../lib/clock.ts'
+import type { PiecePacer } from '../lib/turns/piece-pacer.ts'
 import { type ChannelEnd, channelEndOfWorkerCode } from '../contract/sandboxes/channel-ends.ts'
 import { openChannel } from '../control/streams/open-channel.ts'
 import { CallerEnded } from '../control/streams/watch-caller.ts'
@@ -8,7 +9,7 @@ import { RunEnded } from '../control/streams/watch-run.ts'
 import type { SandboxId } from '../domain/ids.ts'
 import type { Caller } from '../domain/orgs/caller.ts'
 import { Problem } from '../domain/problem.ts'
-import { ChannelLost, connectAgent } from './connection.ts'
+import { type AgentOptions, ChannelLost, connectAgent } from './connection.ts'
 import { type ExecRequest, type ExecSession, startExec } from './exec.ts'
 import { type Files, makeFiles } from './files.ts'
 import { connectTcp } from './tcp.ts'
@@ -44,7 +45,7 @@ const BUFFER_BYTES = 256 * 1024
  * only.
  */
 export async function openChannelClient(
-  deps: Parameters<typeof openChannel>[0],
+  deps: Parameters<typeof openChannel>[0] & { readonly pacer: PiecePacer },
   caller: Caller,
   id: SandboxId,
   signal: AbortSignal,
@@ -58,7 +59,10 @@ export async function openChannelClient(
     readableHighWaterMark: BUFFER_BYTES,
     writableHighWaterMark: BUFFER_BYTES,
   })
-  const client = startChannelClient(stream, () => channelEndOfWorkerCode(code))
+  const client = startChannelClient(stream, {
+    whyClosed: () => channelEndOfWorkerCode(code),
+    pace: deps.pacer.paceOf(caller.org_id),
+  })
   const onAbort = (): void => {
     client.end(endOf(channel.signal.reason))
   }
@@ -79,9 +83,9 @@ type StartedClient = ChannelClient & {
   end(why: ChannelEnd): void
 }
 
-/** Speaks the agent protocol over a byte stream. `whyClosed` tells why the other side closed it. */
-export function startChannelClient(stream: Duplex, whyClosed: () => ChannelEnd): StartedClient {
-  const connection = connectAgent(stream, whyClosed)
+/** Speaks the agent protocol over a byte stream. */
+export function startChannelClient(stream: Duplex, options: AgentOptions): StartedClient {
+  const connection = connectAgent(stream, options)
   return {
     connect: (port, host, signal) => connectTcp(connection, { port, host: host ?? null }, signal),
     exec: (request) => startExec(connection, request),

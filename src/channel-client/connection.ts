@@ -1,9 +1,11 @@
 import type { Duplex } from 'node:stream'
 import { CborError, asMap, decodeCbor } from '../channel/cbor.ts'
-import { decodeEnvelope, encodeData, encodeMessage, MAX_DATA_BYTES } from '../channel/envelope.ts'
+import { decodeEnvelope, decodingPieces, encodeData, encodeMessage, MAX_DATA_BYTES } from '../channel/envelope.ts'
 import { FLAG_TERMINAL, type Frame, makeFrameReader } from '../channel/frame.ts'
 import type { ClientMessageType } from '../channel/messages.ts'
 import type { ChannelEnd } from '../contract/sandboxes/channel-ends.ts'
+import type { Pace } from '../lib/turns/piece-pacer.ts'
+import { takeAtPace } from '../lib/turns/take-at-pace.ts'
 
 export type Payload = Readonly<Record<string, unknown>>
 
@@ -58,8 +60,15 @@ const PROLOGUE_BYTES = 8
 const MAX_UNREAD_BYTES = 32 * 1024 * 1024
 const MAX_SESSION_UNREAD_BYTES = 4 * 1024 * 1024
 
-/** Speaks the agent protocol over a byte stream. `whyClosed` tells why the stream was closed by the other side. */
-export function connectAgent(stream: Duplex, whyClosed: () => ChannelEnd): Connection {
+export type AgentOptions = {
+  /** Tells why the stream was closed by the other side. */
+  readonly whyClosed: () => ChannelEnd
+  /** How many frames of the agent are taken in a turn of the event loop. */
+  readonly pace: Pace
+}
+
+/** Speaks the agent protocol over a byte stream. */
+export function connectAgent(stream: Duplex, { whyClosed, pace }: AgentOptions): Connection {
   const live = new Map<number, SessionHandlers>()
   const holds = new Set<symbol>()
   const reader = makeFrameReader()
@@ -113,16 +122,30 @@ export function connectAgent(stream: Duplex, whyClosed: () => ChannelEnd): Conne
     session.onMessage({ type, payload, isLast })
   }
 
+  const pauseInput = (): (() => void) => {
+    const hold = Symbol('hold')
+    holds.add(hold)
+    stream.pause()
+    return () => {
+      if (holds.delete(hold) && holds.size === 0 && lost === null) stream.resume()
+    }
+  }
+  const taking = {
+    pace,
+    take(frame: Frame) {
+      if (lost === null) receive(frame)
+      return decodingPieces(frame.body)
+    },
+    hold: pauseInput,
+    isOver: () => lost !== null,
+    onFailure() {
+      end('channel_failed')
+    },
+  }
   stream.on('data', (piece: Buffer) => {
     const missing = PROLOGUE_BYTES - prologue.length
     if (missing > 0) prologue = Buffer.concat([prologue, piece.subarray(0, missing)])
-    try {
-      for (const frame of reader.push(piece.subarray(Math.max(0, missing)))) {
-        if (lost === null) receive(frame)
-      }
-    } catch {
-      end('channel_failed')
-    }
+    takeAtPace(reader.push(piece.subarray(Math.max(0, missing))), taking)
   })
   stream.on('drain', () => {
     const callbacks = waiting
@@ -148,14 +171,7 @@ export function connectAgent(stream: Duplex, whyClosed: () => ChannelEnd): Conne
     get sessionBufferBytes() {
       return Math.min(MAX_SESSION_UNREAD_BYTES, MAX_UNREAD_BYTES / Math.max(1, live.size))
     },
-    pauseInput() {
-      const hold = Symbol('hold')
-      holds.add(hold)
-      stream.pause()
-      return () => {
-        if (holds.delete(hold) && holds.size === 0 && lost === null) stream.resume()
-      }
-    },
+    pauseInput,
     start(first, handlers) {
       if (lost !== null) {
         const error = lost

@@ -9,16 +9,23 @@ export type Intake = {
   resume(): void
 }
 
+/** How many pieces a session may keep unread beyond the buffer of its stream. A piece of a byte takes some 250 bytes of memory. */
+const MAX_UNREAD_PIECES = 1024
+
 /** Creates the intake of one stream. */
 export function makeIntake(connection: Connection): Intake {
   let release: (() => void) | null = null
+  let pieces = 0
   return {
     push(stream, data) {
       if (data.length === 0 || stream.destroyed || stream.readableEnded) return
       stream.push(data)
-      if (stream.readableLength > connection.sessionBufferBytes) release ??= connection.pauseInput()
+      pieces += 1
+      if (stream.readableLength > connection.sessionBufferBytes || pieces > MAX_UNREAD_PIECES)
+        release ??= connection.pauseInput()
     },
     resume() {
+      pieces = 0
       release?.()
       release = null
     },

@@ -46,8 +46,11 @@ export async function connectTcp(
   }
 }
 
-/** The stream's buffer in each direction. The agent reads pieces of 64 KiB. */
-const BUFFER_BYTES = 256 * 1024
+/**
+ * The stream's buffers. The agent reads pieces of 64 KiB. What is unread beyond the buffer counts for the channel (`intake.ts`).
+ */
+const READ_BUFFER_BYTES = 64 * 1024
+const WRITE_BUFFER_BYTES = 256 * 1024
 
 function dial(
   connection: Connection,
@@ -91,8 +94,8 @@ function dial(
     )
     const stream = new Duplex({
       allowHalfOpen: true,
-      readableHighWaterMark: BUFFER_BYTES,
-      writableHighWaterMark: BUFFER_BYTES,
+      readableHighWaterMark: READ_BUFFER_BYTES,
+      writableHighWaterMark: WRITE_BUFFER_BYTES,
       read() {
         intake.resume()
       },

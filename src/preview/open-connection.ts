@@ -5,8 +5,12 @@ import { ConnectFailure, LOOPBACKS } from '../channel-client/tcp.ts'
 import { channelEndOfWorkerCode } from '../contract/sandboxes/channel-ends.ts'
 import { openPreviewChannel } from '../control/previews/open-preview-channel.ts'
 import type { NearWorkers } from '../control/streams/near-workers.ts'
+import type { PiecePacer } from '../lib/turns/piece-pacer.ts'
 
-type OpenDeps = Parameters<typeof openPreviewChannel>[0] & { readonly nearWorkers: NearWorkers }
+type OpenDeps = Parameters<typeof openPreviewChannel>[0] & {
+  readonly nearWorkers: NearWorkers
+  readonly pacer: PiecePacer
+}
 type Running = Parameters<typeof openPreviewChannel>[1]
 
 const BUFFER_BYTES = 256 * 1024
@@ -53,7 +57,10 @@ async function connectNear(deps: OpenDeps, sandbox: Running, { port, limit }: Di
 async function connectByChannel(deps: OpenDeps, sandbox: Running, { port, limit }: Dialled): Promise<Duplex> {
   const socket = await openPreviewChannel(deps, sandbox)
   const buffers = { readableHighWaterMark: BUFFER_BYTES, writableHighWaterMark: BUFFER_BYTES }
-  const client = startChannelClient(createWebSocketStream(socket, buffers), () => channelEndOfWorkerCode(0))
+  const client = startChannelClient(createWebSocketStream(socket, buffers), {
+    whyClosed: () => channelEndOfWorkerCode(0),
+    pace: deps.pacer.paceOf(sandbox.org_id),
+  })
   const giveUp = (): void => {
     client.close()
   }

@@ -70,7 +70,7 @@ export function makePreviewProxy({ control, domain, scheme, addressOf, rates }: 
   const find = makeFindPreview(control)
   const pacer = makePiecePacer()
   const connections = makeSandboxConnections<Admitted['sandbox']>({
-    connect: (sandbox, port) => openConnection(control, sandbox, port),
+    connect: (sandbox, port) => openConnection({ ...control, pacer }, sandbox, port),
     clock: control.clock,
     paceOf: ({ org_id }) => pacer.paceOf(org_id),
   })

@@ -1,13 +1,12 @@
 import { setMaxListeners } from 'node:events'
 import type { Socket } from 'node:net'
 import type ssh2 from 'ssh2'
-import type { ControlDeps } from '../control/make-deps.ts'
 import type { SshEntry } from '../control/orgs/ssh-entries.ts'
 import { interruptibleSleep } from '../lib/clock.ts'
 import { makeSemaphore } from '../lib/turns/semaphore.ts'
 import { authenticateSsh, type Login } from './authenticate.ts'
 import { openAgentSocket } from './agent-forward.ts'
-import { enterSandbox, type Entered } from './enter-sandbox.ts'
+import { enterSandbox, type Entered, type SshDeps } from './enter-sandbox.ts'
 import { serveForward } from './forward.ts'
 import { makeInputLimit, type LimitInput } from './input-limits.ts'
 import { makeRemoteForwards, type RemoteForwardDeps } from './remote-forward.ts'
@@ -24,7 +23,7 @@ const LAST_WORDS_MS = 200
 
 /** Serves one SSH connection until it is closed. Rejects only for a bug. */
 export async function serveConnection(
-  deps: ControlDeps,
+  deps: SshDeps,
   { stopping, ...login }: Login & { readonly stopping: AbortSignal },
 ): Promise<void> {
   const { connection, socket, ident } = login
@@ -65,7 +64,7 @@ type Admitted = {
   readonly closed: AbortSignal
 }
 
-function serveEntry(deps: ControlDeps, { connection, socket, ident, entry, closed, ...limits }: Admitted): void {
+function serveEntry(deps: SshDeps, { connection, socket, ident, entry, closed, ...limits }: Admitted): void {
   socket.emit('authenticated')
   let opening: Promise<Entered> | null = null
   let agent: Promise<string | null> | null = null

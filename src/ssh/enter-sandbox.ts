@@ -4,7 +4,11 @@ import type { SshEntry } from '../control/orgs/ssh-entries.ts'
 import { getSandbox } from '../control/sandboxes/read-sandboxes.ts'
 import { startSandbox } from '../control/sandboxes/start-sandbox.ts'
 import { Problem } from '../domain/problem.ts'
+import type { PiecePacer } from '../lib/turns/piece-pacer.ts'
 import { allowsSsh, SSH_LABELS } from '../domain/sandboxes/ssh-labels.ts'
+
+/** The pacer counts the frames of the agents of sandboxes. */
+export type SshDeps = ControlDeps & { readonly pacer: PiecePacer }
 
 /** A reason why a session can't begin, for the person at the SSH client. */
 export class SshRefusal extends Error {}
@@ -20,7 +24,7 @@ const START_LIMIT_MS = 60_000
  * `sandyard.ssh-start` is `true`. Rejects with `SshRefusal`.
  */
 export async function enterSandbox(
-  deps: ControlDeps,
+  deps: SshDeps,
   { caller, sandbox_id: id }: SshEntry,
   signal: AbortSignal,
 ): Promise<Entered> {

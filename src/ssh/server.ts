@@ -66,6 +66,7 @@ export async function startSshServer(deps: ControlDeps, options: SshServerOption
   const perAddress = new Map<string, number>()
   const running = new Set<Promise<void>>()
   const pacer = makePiecePacer()
+  const withPacer = { ...deps, pacer }
   const protocol = new ssh2.Server({
     hostKeys: [hostKey.private],
     algorithms: ALGORITHMS,
@@ -85,7 +86,7 @@ export async function startSshServer(deps: ControlDeps, options: SshServerOption
       keepKeysAsObjects(connection)
     })
     const address = rateLimitAddress(socket.remoteAddress)
-    const served = serveConnection(deps, {
+    const served = serveConnection(withPacer, {
       connection,
       socket,
       ident: info.header.identRaw,

@@ -16,9 +16,11 @@ import type { ExecRequest } from '../../src/channel-client/exec.ts'
 import { FileFailure } from '../../src/channel-client/files.ts'
 import { ConnectFailure } from '../../src/channel-client/tcp.ts'
 import { ChannelLost } from '../../src/channel-client/connection.ts'
+import { makePiecePacer } from '../../src/lib/turns/piece-pacer.ts'
 import { serveClient, type ServedClient } from '../support/channel-clients.ts'
 import { freePort } from '../support/free-port.ts'
 import { makeLocalGuest } from '../support/local-guest.ts'
+import { countPerTurn } from '../support/most-per-turn.ts'
 import { startTcpServer } from '../support/tcp-server.ts'
 import { waitUntil, waitUntilUnchanged } from '../support/wait.ts'
 
@@ -226,7 +228,7 @@ test('an agent that sends more data than a file operation asked for fails it, an
       theirs.write(encodeMessage(id, 'core.fs.response', { ok: true, data: 'Unit' }))
     }
   })
-  const client = startChannelClient(ours, () => 'worker_lost')
+  const client = startChannelClient(ours, { whyClosed: () => 'worker_lost', pace: makePiecePacer().paceOf('org') })
   await client.ready
   const tooMuch = (error: unknown): boolean =>
     error instanceof FileFailure && /more data than was asked for/.test(error.message)
@@ -236,12 +238,70 @@ test('an agent that sends more data than a file operation asked for fails it, an
   client.close()
 })
 
+/** Clients whose frames share a pace, each with a command on it. The agent's side of each is written by the test. */
+async function startHostile(count: number) {
+  const pacer = makePiecePacer(0)
+  const pairs = Array.from({ length: count }, () => {
+    const [ours, theirs] = duplexPair()
+    const prologue = Buffer.alloc(8)
+    prologue.writeUInt32BE(1000, 4)
+    theirs.resume().write(Buffer.concat([prologue, encodeMessage(0, 'core.ready', {})]))
+    const client = startChannelClient(ours, { whyClosed: () => 'worker_lost', pace: pacer.paceOf('org') })
+    return { client, agent: theirs }
+  })
+  await Promise.all(pairs.map(({ client }) => client.ready))
+  return pairs.map(({ client, agent }) => ({ client, agent, session: client.exec(shell('cat')) }))
+}
+const byteFrame = Buffer.concat([...encodeData(1, 'core.exec.stdout', Buffer.from('x'))])
+const repeat = (frame: Buffer, count: number): Buffer => Buffer.concat(Array.from({ length: count }, () => frame))
+
+test('frames of a byte from several agents are taken few in a turn, and all arrive', async () => {
+  const perTurn = countPerTurn()
+  const channels = await startHostile(4)
+  for (const { agent, session } of channels) {
+    session.stdout.on('data', () => {
+      perTurn.count()
+    })
+    agent.write(repeat(byteFrame, 5_000))
+  }
+  await waitUntil(() => perTurn.total() === 4 * 5_000)
+  assert.ok(perTurn.most() <= 512, `${String(perTurn.most())} frames in a turn`)
+  for (const { client } of channels) client.close()
+})
+
+test('frames whose fields take long to decode are taken one in a turn, whichever agents send them', async () => {
+  const perTurn = countPerTurn()
+  const channels = await startHostile(4)
+  const slow = encodeMessage(1, 'core.exec.stdout', { data: Array.from({ length: 60_000 }, () => 1) })
+  for (const { agent, session } of channels) {
+    session.stdout.on('data', () => {
+      perTurn.count()
+    })
+    agent.write(repeat(slow, 5))
+  }
+  await waitUntil(() => perTurn.total() === 4 * 5)
+  assert.ok(perTurn.most() <= 2, `${String(perTurn.most())} frames in a turn`)
+  for (const { client } of channels) client.close()
+})
+
+test('few frames of a byte wait for a reader, and all arrive once it reads', async () => {
+  const [{ client, agent, session }] = (await startHostile(1)) as [Awaited<ReturnType<typeof startHostile>>[0]]
+  const count = 300_000
+  for (let n = 0; n < count; n += 1000) agent.write(repeat(byteFrame, 1000)) // as reads of a socket are
+  await waitUntilUnchanged(() => session.stdout.readableLength)
+  assert.ok(session.stdout.readableLength < 70_000, `${String(session.stdout.readableLength)} frames wait`)
+  let bytes = 0
+  session.stdout.on('data', (piece: Buffer) => void (bytes += piece.length))
+  await waitUntil(() => bytes === count)
+  client.close()
+})
+
 test('sizes and signals wait while the channel takes nothing, the latest size and one of each signal', async () => {
   const [ours, theirs] = duplexPair()
   const prologue = Buffer.alloc(8)
   prologue.writeUInt32BE(1000, 4)
   theirs.write(Buffer.concat([prologue, encodeMessage(0, 'core.ready', {})]))
-  const client = startChannelClient(ours, () => 'worker_lost')
+  const client = startChannelClient(ours, { whyClosed: () => 'worker_lost', pace: makePiecePacer().paceOf('org') })
   await client.ready
   const session = client.exec({ ...shell('cat'), tty: { rows: 24, cols: 80, term: 'xterm' } })
   session.stdin.write(Buffer.alloc(MIB)) // nobody reads the other side

@@ -59,7 +59,8 @@ async function running() {
 }
 
 test('a client holds a permit and leaves an event, and the stop of the sandbox ends it with that reason', async () => {
-  const { deps, caller } = world.control
+  const { caller } = world.control
+  const deps = { ...world.control.deps, pacer: makePiecePacer() }
   const id = await running()
   const client = await openChannelClient(deps, caller, id, never)
   const { stdout } = client.exec({ cmd: 'sh', args: ['-c', 'echo hi'], env: [], cwd: '/', user: null, tty: null })
@@ -81,7 +82,8 @@ test('a client holds a permit and leaves an event, and the stop of the sandbox e
 })
 
 test('a client that is closed releases its permit, and one that is aborted before it is open leaves none', async () => {
-  const { deps, caller } = world.control
+  const { caller } = world.control
+  const deps = { ...world.control.deps, pacer: makePiecePacer() }
   const id = await running()
   const client = await openChannelClient(deps, caller, id, never)
   client.close()

@@ -31,7 +31,7 @@ export async function serveClient(guest: Guest): Promise<ServedClient> {
     onProcess: () => () => undefined,
     capture: makeNoLogs().writerOf(asId<SandboxId>('box')),
   })
-  const client = startChannelClient(ours, () => 'worker_lost')
+  const client = startChannelClient(ours, { whyClosed: () => 'worker_lost', pace: makePiecePacer().paceOf('org') })
   void client.closed.then(() => theirs.destroy())
   await client.ready
   return { client, wire: theirs, over }

@@ -5,9 +5,9 @@ import {
   type Envelope,
   MAX_DATA_BYTES,
   decodeEnvelope,
+  decodingPieces,
   encodeData,
   encodeMessage,
-  fastDecodeData,
   fastDecodeEnvelope,
 } from '../../channel/envelope.ts'
 import { makeExecHandlers } from './exec-sessions.ts'
@@ -17,6 +17,7 @@ import type { Guest } from './guest.ts'
 import { makeInputBudget, makeOutbox } from './flow-control.ts'
 import { type AgentMessageType, type ClientMessageType, MESSAGES, isClientMessage } from '../../channel/messages.ts'
 import { makeTcpHandlers } from './tcp-sessions.ts'
+import { takeAtPace } from '../../lib/turns/take-at-pace.ts'
 
 /** The correlation ids that a client may use. Microsandbox's relay assigns the same range to its first client. */
 const ID_MIN = 1
@@ -31,8 +32,6 @@ const UNSENT_LIMIT_BYTES = 16 * 1024 * 1024
  * The maximum input that all sessions of a client may keep for slow targets. Each session also has a limit of its own.
  */
 const MAX_INPUT_BYTES = 32 * 1024 * 1024
-/** Fields are decoded one by one. For this many bytes, that takes about as long as a small frame takes. */
-const PIECE_BYTES = 256
 /** How many small frames take as long as the start of a command or of a connection. */
 const START_PIECES = 16
 
@@ -169,30 +168,23 @@ export function serveChannel(stream: Duplex, guest: Guest, deps: ChannelDeps): P
 
   let isOver = false
 
-  /** Takes as many frames as this turn of the event loop may have. While the others wait, the client is paused. */
-  const takeFrames = (frames: Iterator<Frame>): void => {
-    try {
-      for (let next = frames.next(); next.done !== true; next = frames.next()) {
-        receive(next.value)
-        if (deps.pace.count(piecesOf(next.value))) continue
-        const release = channel.pauseInput()
-        void deps.pace
-          .wait(() => isOver)
-          .then(() => {
-            if (!isOver) takeFrames(frames)
-            release()
-          })
-        break
-      }
-    } catch (error) {
+  const taking = {
+    pace: deps.pace,
+    take(frame: Frame) {
+      receive(frame)
+      if (outbox.queuedBytes > UNSENT_LIMIT_BYTES) releaseFull ??= channel.pauseInput()
+      return piecesOf(frame)
+    },
+    hold: () => channel.pauseInput(),
+    isOver: () => isOver,
+    onFailure(error: unknown) {
       if (!(error instanceof FrameLengthError)) deps.log.error({ error }, 'a command channel failed')
       else deps.log.debug({ error }, 'a client sent an invalid frame on its command channel')
       stream.destroy(error instanceof Error ? error : undefined) // with an error, so that the other side doesn't see a regular end
-    }
-    if (outbox.queuedBytes > UNSENT_LIMIT_BYTES) releaseFull ??= channel.pauseInput()
+    },
   }
   stream.on('data', (piece: Buffer) => {
-    takeFrames(reader.push(piece))
+    takeAtPace(reader.push(piece), taking)
   })
 
   return new Promise((resolve) => {
@@ -215,13 +207,12 @@ export function serveChannel(stream: Duplex, guest: Guest, deps: ChannelDeps): P
   })
 }
 
-/** How many pieces a frame counts as, because of the time that it takes. Data is passed on as it is, so it counts as one. */
+/** How many pieces a frame counts as, because of the time that it takes. */
 function piecesOf({ flags, body }: Frame): number {
-  if (flags !== FLAG_SESSION_START && body.length <= PIECE_BYTES) return 1
-  const envelope = fastDecodeEnvelope(body)
-  if (envelope?.type === 'core.exec.request' || envelope?.type === 'core.tcp.connect')
-    return START_PIECES + body.length / PIECE_BYTES
-  return envelope !== null && fastDecodeData(envelope.payload) !== null ? 1 : body.length / PIECE_BYTES
+  const pieces = decodingPieces(body)
+  if (flags !== FLAG_SESSION_START) return pieces
+  const type = fastDecodeEnvelope(body)?.type
+  return type === 'core.exec.request' || type === 'core.tcp.connect' ? START_PIECES + pieces : pieces
 }
 
 function readEnvelope(frame: Frame): Envelope | null {
