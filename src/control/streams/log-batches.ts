@@ -1,4 +1,5 @@
 import type { Readable } from 'node:stream'
+import { nextTurn } from '../../lib/turns/next-turn.ts'
 import { LOG_SOURCES, type LogEntry } from '../../contract/streams/log-protocol.ts'
 
 /** A batch of log entries. `isLast`: the log is complete. */
@@ -9,6 +10,9 @@ export type LogBatch = { readonly entries: readonly LogEntry[]; readonly isLast:
  * make it at most six times as long.
  */
 const LINE_MAX_CHARS = 256 * 1024
+
+/** A chunk with as many lines has a turn of the event loop for itself. */
+const MANY_LINES = 64
 
 /**
  * Parses the log stream of a worker (`log-protocol.ts`) at the reader's pace. It yields one batch for each chunk that
@@ -23,6 +27,7 @@ export async function* readLogBatches(stream: Readable): AsyncGenerator<LogBatch
     const lines = (rest + piece).split('\n')
     rest = lines.pop() ?? ''
     if (rest.length > LINE_MAX_CHARS) throw new Error('a worker sent a log line that is too long')
+    if (lines.length >= MANY_LINES) await nextTurn()
     const batch = parseLines(lines)
     yield batch
     if (batch.isLast) return
