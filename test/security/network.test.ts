@@ -63,6 +63,12 @@ const PING = `use Socket; socket(S, PF_INET, SOCK_RAW, 1) or die; send(S, pack('
   while (time < $end) { next if !select($ready = $set, undef, undef, 0.5); recv(S, $b, 99, 0);
   if (ord(substr($b, 20)) == 0) { print 'answered'; exit } } print 'silent'`
 
+const CROWD_SIZE = 50
+/** Sends UDP packets to many addresses by the device alone (`SO_DONTROUTE`, `SO_BINDTODEVICE`), and one to the gateway. */
+const CROWD = `use Socket; socket(S, PF_INET, SOCK_DGRAM, 0) or die; setsockopt(S, SOL_SOCKET, SO_DONTROUTE, 1) or die;
+  setsockopt(S, SOL_SOCKET, 25, 'eth0') or die; send(S, 'x', 0, pack_sockaddr_in(9, inet_aton($_))) or die $!
+  for (map("$ARGV[0]$_", 1 .. ${String(CROWD_SIZE)}), $ARGV[1])`
+
 /** How many questions of one sandbox the DNS forwarder asks at the same time. */
 const DNS_SHARE = 32
 const LOOK_UPS = 20
@@ -230,6 +236,31 @@ if (isInOwnNetwork(import.meta.filename)) {
         return { tries, outcome: `${String(added)} entries were made` }
       },
     )
+
+    attack(
+      "fills the machine's table of neighbours by packets to addresses that it takes for neighbours of its device",
+      { target: 'neighbours', attacker: 'root in a sandbox', finding: null },
+      async () => {
+        const device = { ipv4_address: '172.16.0.2', ipv4_pool: null, mac: [2, 0, 0, 0, 0, 9], mtu: null }
+        for (const network of [EVERYTHING, { ...EVERYTHING, interface: device }]) {
+          await using attacker = await attachInmate(networks, 'crowds', network)
+          const [host, gateway = ''] = [FAR.replace(/\d+$/, ''), attacker.network.resolvers[0]]
+          await runCommand('nsenter', [`--net=${attacker.network.netnsPath}`, 'perl', '-e', CROWD, host, gateway], {
+            timeoutMs: 10_000,
+          })
+          assert.deepEqual(await neighboursOf(attacker), [gateway])
+          assert.equal(await attacker.tcp(FAR), 'connected', 'packets by the gateway still arrive')
+        }
+        return { tries: 2 * CROWD_SIZE, outcome: 'no address but that of the gateway became a neighbour' }
+      },
+    )
+
+    /** The neighbours in the namespace of an inmate that the kernel may remember: not the fixed ones of the loopback device. */
+    async function neighboursOf({ network }: Inmate): Promise<readonly string[]> {
+      const args = [`--net=${network.netnsPath}`, 'ip', '-4', 'neigh', 'show', 'dev', 'eth0', 'nud', 'all']
+      const { stdout } = await runCommand('nsenter', args, { timeoutMs: 5_000 })
+      return stdout.split('\n').flatMap((line) => line.split(' ')[0] || [])
+    }
 
     /** How many connections the router tracks, of all sandboxes. */
     async function trackedConnections(): Promise<number> {

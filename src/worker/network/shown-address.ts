@@ -79,6 +79,7 @@ export async function configureDevice(
       ...(ipv4_address === null ? [] : [`addr replace ${ipv4_address}/32 dev eth0`]),
       `route replace ${subnet} dev eth0 scope link${source}`,
       `route replace default via ${gateway} dev eth0${source}`,
+      'route replace local default dev eth0 table main metric 1', // `keep_from_neighbours` in netlink.pl; lost with `down`
     ],
     names.sandboxNamespace(slot),
   )

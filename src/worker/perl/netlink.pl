@@ -11,8 +11,8 @@ use constant {NLM_F_REQUEST => 1, NLM_F_ACK => 4, NLM_F_EXCL => 0x200, NLM_F_CRE
 use constant {IFLA_IFNAME => 3, IFLA_LINKINFO => 18, IFLA_AF_SPEC => 26, IFLA_NET_NS_FD => 28};
 use constant {IFLA_INFO_KIND => 1, IFLA_INFO_DATA => 2, VETH_INFO_PEER => 1};
 use constant {IFLA_INET6_ADDR_GEN_MODE => 8, IN6_ADDR_GEN_MODE_NONE => 1};
-use constant {IFA_ADDRESS => 1, IFA_LOCAL => 2, RTA_GATEWAY => 5};
-use constant {RT_TABLE_MAIN => 254, RTPROT_BOOT => 3, RT_SCOPE_UNIVERSE => 0, RTN_UNICAST => 1};
+use constant {IFA_ADDRESS => 1, IFA_LOCAL => 2, RTA_OIF => 4, RTA_GATEWAY => 5, RTA_PRIORITY => 6};
+use constant {RT_TABLE_MAIN => 254, RTPROT_BOOT => 3, RT_SCOPE_UNIVERSE => 0, RT_SCOPE_HOST => 254, RTN_UNICAST => 1, RTN_LOCAL => 2};
 use constant {IFF_UP => 1, SIOCGIFINDEX => 0x8933, ANSWER_BYTES => 65536};
 
 sub open_netlink {
@@ -75,8 +75,21 @@ sub add_address {
 
 sub add_default_route {
     my ($gateway) = @_;
-    my $head = pack 'C8 L', AF_INET, 0, 0, 0, RT_TABLE_MAIN, RTPROT_BOOT, RT_SCOPE_UNIVERSE, RTN_UNICAST, 0;
-    return [RTM_NEWROUTE, NLM_F_CREATE | NLM_F_EXCL, $head . attribute(RTA_GATEWAY, inet_aton($gateway))];
+    return add_route(RT_SCOPE_UNIVERSE, RTN_UNICAST, attribute(RTA_GATEWAY, inet_aton($gateway)));
+}
+
+# Returns the message that leads packets which skip the gateway (`SO_DONTROUTE`) back into the namespace. Without a route for them,
+# the kernel takes every address for a neighbour on the device, and all namespaces of the machine share its 1,024 neighbours.
+sub keep_from_neighbours {
+    my ($index) = @_;
+    return add_route(RT_SCOPE_HOST, RTN_LOCAL, attribute(RTA_OIF, pack 'L', $index) . attribute(RTA_PRIORITY, pack 'L', 1));
+}
+
+# Returns the message that adds a route to all addresses.
+sub add_route {
+    my ($scope, $type, $attributes) = @_;
+    my $head = pack 'C8 L', AF_INET, 0, 0, 0, RT_TABLE_MAIN, RTPROT_BOOT, $scope, $type, 0;
+    return [RTM_NEWROUTE, NLM_F_CREATE | NLM_F_EXCL, $head . $attributes];
 }
 
 sub index_of {

@@ -201,7 +201,7 @@ sub set_up_network {
     sysopen my $router, $router_path, O_RDONLY or die "$router_path: $!\n";
     send_messages($inside, add_veth('eth0', $device, fileno $router), without_ipv6('eth0'));
     my $index = index_of($inside, 'eth0');
-    send_messages($inside, set_link('lo', IFF_UP()), add_address($index, $address, $prefix), set_link('eth0', IFF_UP()), add_default_route($gateway));
+    send_messages($inside, set_link('lo', IFF_UP()), add_address($index, $address, $prefix), set_link('eth0', IFF_UP()), add_default_route($gateway), keep_from_neighbours($index));
     enter_network($router);
     my $outside = open_netlink();
     send_messages($outside, without_ipv6($device), add_address(index_of($outside, $device), $gateway, $prefix), set_link($device, IFF_UP()));
