@@ -81,6 +81,29 @@ attack(
   },
 )
 
+/** Fills the buffers of 100 connections of a sandbox to itself, whose other ends read nothing, and prints how many bytes they took. */
+const FILL_SOCKETS = `sub at { pack 'S n N x8', 2, 7777, 0x7f000001 } socket my $server, 2, 1, 0; bind $server, at or die; listen $server, 100;
+  for (1 .. 100) { socket my $client, 2, 1, 0; connect $client, at or die; accept my $other, $server; push @open, $client, $other;
+  fcntl $client, 4, 2048; while (defined($n = syswrite $client, 'x' x 65536)) { $all += $n } } print $all`
+
+attack(
+  'takes memory of the host beyond its limit by the buffers of connections that nobody reads',
+  {
+    target: 'host',
+    attacker: 'root in a sandbox',
+    finding: null,
+    skip: skip ?? (testRuntime() === 'runsc' ? 'gVisor has buffers of its own' : null),
+  },
+  async () => {
+    await using attacked = await openAttackedDriver()
+    const run = await attacked.start({ resources: resources(128) })
+    const { stdout } = await attacked.inside(run, `perl -e "${FILL_SOCKETS.replaceAll('$', '\\$')}"`)
+    const bytes = Number(stdout)
+    assert.ok(bytes > 0 && bytes < 32 * MIB, `the buffers took ${stdout} bytes`)
+    return { tries: 100, outcome: `100 connections took ${(bytes / MIB).toFixed(0)} MiB of a sandbox of 128 MiB` }
+  },
+)
+
 test('a run of an earlier worker gets the limits of the worker that adopts it', { skip: skip ?? false }, async () => {
   const fixture = await makeOciFixture()
   const first = await fixture.open({ hostReserveMib: reserveFor(2048), pidsLimit: 300 })

@@ -48,6 +48,12 @@ const HIERARCHIES = [
   V2_HIERARCHY,
 ] as const
 const DISK_WEIGHT = 'blkio.bfq.weight'
+const SOCKET_MEMORY = 'memory.kmem.tcp.limit_in_bytes'
+/**
+ * The part of its memory that a sandbox may have in buffers of sockets, which version 1 counts apart: with its default settings,
+ * Linux gives TCP less on a machine of that size (tcp(7), `tcp_mem`).
+ */
+const SOCKET_MEMORY_SHARE = 1 / 8
 
 /** Opens cgroups in the hierarchies of version 1. Implements `openCgroups`. */
 export async function openV1(parent: string, limits: ParentLimits, mountPoint: string): Promise<Cgroups> {
@@ -65,6 +71,7 @@ export async function openV1(parent: string, limits: ParentLimits, mountPoint: s
   const hasV2 = existsSync(join(mountPoint, V2_HIERARCHY, 'cgroup.controllers'))
   const hasDiskWeight = existsSync(join(base('blkio'), DISK_WEIGHT))
   const hasDiskThrottle = existsSync(join(base('blkio'), 'blkio.throttle.read_bps_device'))
+  const hasSocketMemory = existsSync(join(base('memory'), SOCKET_MEMORY))
   const createIn = (controllers: readonly string[], name: string, own: CgroupLimits): void => {
     for (const controller of controllers) mkdirSync(join(base(controller), name), { recursive: true })
     setLimits((controller) => join(base(controller), name), own)
@@ -77,8 +84,12 @@ export async function openV1(parent: string, limits: ParentLimits, mountPoint: s
       ...unlowered,
       ...(hasDiskWeight ? [] : [`disk weights (${DISK_WEIGHT})`]),
       ...(hasDiskThrottle ? [] : ['limits of disk rates (blkio.throttle)']),
+      ...(hasSocketMemory ? [] : [`limits of socket buffers (${SOCKET_MEMORY})`]),
     ],
-    create: (name, runLimits) => createIn(hasDiskWeight ? [...CONTROLLERS, 'blkio'] : CONTROLLERS, name, runLimits),
+    create(name, runLimits) {
+      createIn(hasDiskWeight ? [...CONTROLLERS, 'blkio'] : CONTROLLERS, name, runLimits)
+      if (hasSocketMemory) limitSockets(join(base('memory'), name, RUNTIME_CGROUP), runLimits.memoryBytes)
+    },
     createForCommands(name, commandLimits) {
       const group = commandsCgroupOf(name)
       createIn(CONTROLLERS, group, commandLimits)
@@ -141,6 +152,12 @@ function setLimits(dirOf: (controller: string) => string, { memoryBytes, vcpus, 
   writeValue(join(cpu, 'cpu.shares'), weightOf(vcpus, { perVcpu: 1024, least: 2, most: 262_144 }))
   writeValue(join(dirOf('pids'), 'pids.max'), pids)
   writeIfPresent(join(dirOf('blkio'), DISK_WEIGHT), weightOf(vcpus, { perVcpu: 100, least: 1, most: 1_000 }))
+}
+
+/** The kernel counts the sockets of processes in this very cgroup, not of those beneath it. So the runtime's own exists before it. */
+function limitSockets(dir: string, memoryBytes: number): void {
+  mkdirSync(dir, { recursive: true })
+  writeValue(join(dir, SOCKET_MEMORY), Math.floor(memoryBytes * SOCKET_MEMORY_SHARE))
 }
 
 /**
