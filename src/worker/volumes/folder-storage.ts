@@ -1,9 +1,10 @@
-import { chmod, mkdir, readdir, rm } from 'node:fs/promises'
+import { chmod, mkdir, open, readdir } from 'node:fs/promises'
 import { join } from 'node:path'
 import type { DesiredVolume } from '../../contract/workers/worker-protocol.ts'
 import { isDirectory } from '../../lib/files.ts'
 import { tryCommand } from '../../lib/run-command.ts'
 import { findMountsOfFolder } from '../processes/mountinfo.ts'
+import { deleteTree } from './temporary-files.ts'
 import {
   type VolumeKey,
   type VolumeStorage,
@@ -66,7 +67,10 @@ export async function openFolderStorage({
       const mounted = await findMountsOfFolder(path)
       if (mounted.length > 0)
         throw new Error(`volume ${volumeSubpath(volume)} is mounted: ${mounted.slice(0, 3).join(', ')}`)
-      await rm(path, { recursive: true, force: true })
+      // Node's own `rm` fails at folders that are nested deeper than a path is long.
+      await using orgFolder = await open(join(root, volume.org_id))
+      if (!(await deleteTree(orgFolder, volume.volume_id)))
+        throw new Error(`volume ${volumeSubpath(volume)} could not be deleted completely`)
     },
     async measure() {
       const volumes = await listVolumes(root)

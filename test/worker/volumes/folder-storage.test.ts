@@ -1,4 +1,5 @@
 import assert from 'node:assert/strict'
+import { execFileSync } from 'node:child_process'
 import { existsSync, mkdirSync, statSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { after, before, test } from 'node:test'
@@ -50,6 +51,14 @@ test('a plain folder belongs to user 0 of the sandboxes, is measured, and is rem
   assert.deepEqual([measured?.org_id, measured?.volume_id, others], [org_id, volume_id, []])
   assert.ok(Math.abs((measured?.used_bytes ?? 0) - 1024 * 1024) < 64 * 1024)
   await storage.remove(volume)
+  await storage.remove(volume)
+  assert.deepEqual(await storage.measure(), [])
+})
+
+test('a volume is removed however deep a sandbox nested folders in it', async () => {
+  const volume = newVolume()
+  const nest = 'chdir shift; for (1 .. 20_000) { mkdir "d" and chdir "d" or die $! }'
+  execFileSync('perl', ['-e', nest, await storage.open(volume)])
   await storage.remove(volume)
   assert.deepEqual(await storage.measure(), [])
 })
