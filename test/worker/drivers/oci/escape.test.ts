@@ -141,6 +141,36 @@ describe('out of a sandbox of the oci driver', { skip: whyNoOci() ?? false, time
     return { tries, outcome: `each of ${String(tries)} calls was refused or looked absent` }
   })
 
+  attack(
+    'takes memory of the kernel that no limit counts, by groups of IPv6',
+    { ...FACTS, skip: otherKernel },
+    async () => {
+      const group = 'pack("n8", 0xff02, (0) x 6, 9)'
+      const address = `pack("S n N a16 N x100", 10, 0, 0, ${group}, 0)`
+      const joins = {
+        IPV6_ADD_MEMBERSHIP: `20, ${group} . pack("i", 1)`,
+        MCAST_JOIN_GROUP: `42, pack("L x4", 1) . ${address}`,
+        MCAST_JOIN_SOURCE_GROUP: `46, pack("L x4", 1) . ${address} . ${address}`,
+      }
+      const set = async (options: string): Promise<string> =>
+        (await run(box, ['perl', '-e', `socket(S, 10, 2, 0); print setsockopt(S, ${options}) ? 'set' : $!+0`])).stdout
+      const ENODEV = '19'
+      for (const [name, option] of Object.entries(joins)) assert.equal(await set(`41, ${option}`), ENODEV, name)
+      const others = {
+        IPV6_UNICAST_HOPS: 16,
+        IPV6_MULTICAST_HOPS: 18,
+        IPV6_V6ONLY: 26,
+        IPV6_RECVPKTINFO: 49,
+        IPV6_TCLASS: 67,
+      }
+      for (const [name, number] of Object.entries(others))
+        assert.equal(await set(`41, ${String(number)}, 1`), 'set', name)
+      assert.equal(await set('0, 35, pack("C4 x4 L", 224, 0, 0, 9, 1)'), 'set', 'a group of IPv4')
+      assert.equal(await set('1, 2, 1'), 'set', 'SO_REUSEADDR')
+      return { tries: 3, outcome: 'a socket can join no group, and its other options work' }
+    },
+  )
+
   test('a default sandbox may gain privileges within itself; a restricted one may not, and has fewer', async () => {
     const restricted = await start({ security_profile: 'restricted' })
     const status = (await inside(restricted, 'cat /proc/self/status')).stdout

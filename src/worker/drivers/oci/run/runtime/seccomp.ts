@@ -27,7 +27,7 @@ export function seccompProfile(architecture: NodeJS.Architecture): object {
         action: 'SCMP_ACT_ALLOW',
         args: [{ index: 0, value, op: 'SCMP_CMP_EQ' }],
       })),
-      ...ioctlsOfOtherMagic(BTRFS_MAGIC).map((arg) => ({
+      ...otherThan([BTRFS_MAGIC], { firstBit: 8, bits: 8 }).map((arg) => ({
         names: ['ioctl'],
         action: 'SCMP_ACT_ALLOW',
         args: [{ index: 1, ...arg }],
@@ -38,11 +38,28 @@ export function seccompProfile(architecture: NodeJS.Architecture): object {
         errnoRet: EOPNOTSUPP,
         args: [{ index: 1, value, op: 'SCMP_CMP_EQ' }],
       })),
+      ...otherThan([IPV6_LEVEL], { firstBit: 0, bits: 6 }).map((level) => ({
+        names: ['setsockopt'],
+        action: 'SCMP_ACT_ALLOW',
+        args: [{ index: 1, ...level }],
+      })),
+      ...otherThan(IPV6_JOINS, { firstBit: 0, bits: 6 }).map((option) => ({
+        names: ['setsockopt'],
+        action: 'SCMP_ACT_ALLOW',
+        args: [AT_IPV6_LEVEL, { index: 2, ...option }],
+      })),
+      ...IPV6_JOINS.map((option) => ({
+        names: ['setsockopt'],
+        action: 'SCMP_ACT_ERRNO',
+        errnoRet: ENODEV,
+        args: [AT_IPV6_LEVEL, { index: 2, value: option, op: 'SCMP_CMP_EQ' }],
+      })),
     ],
   }
 }
 
 const EPERM = 1
+const ENODEV = 19
 const ENOSYS = 38
 const EOPNOTSUPP = 95
 
@@ -73,15 +90,40 @@ const BTRFS_MAGIC = 0x94
  */
 const CLONING_IOCTLS = [0x40049409, 0x4020940d, 0xc0189436] as const
 
+/** The level of the options of IPv6 (IPPROTO_IPV6). */
+const IPV6_LEVEL = 41
+const AT_IPV6_LEVEL = { index: 1, value: 0xffffffff, valueTwo: IPV6_LEVEL, op: 'SCMP_CMP_MASKED_EQ' } as const
+
 /**
- * Returns rules that allow every ioctl request with another number in bits 8 to 15. A filter can only compare for
- * equality under a mask, so there is one rule for each bit that may differ.
+ * IPV6_ADD_MEMBERSHIP, MCAST_JOIN_GROUP and MCAST_JOIN_SOURCE_GROUP. They fail as on a machine without an IPv6 network, which a
+ * sandbox has not either. The kernel charges the groups of a socket to no cgroup, and one socket may have 2,340 (2026-11).
  */
-function ioctlsOfOtherMagic(magic: number): readonly object[] {
-  return [0, 1, 2, 3, 4, 5, 6, 7].map((bit) => {
-    const mask = 1 << (8 + bit)
-    return { value: mask, valueTwo: ~(magic << 8) & mask, op: 'SCMP_CMP_MASKED_EQ' }
-  })
+const IPV6_JOINS = [20, 42, 46] as const
+
+type MaskedEqual = { readonly value: number; readonly valueTwo: number; readonly op: 'SCMP_CMP_MASKED_EQ' }
+
+/**
+ * Returns comparisons one of which is true for each argument that has none of the numbers in the given bits. A filter sees 64 bits
+ * of an argument, and the kernel uses 32. So `SCMP_CMP_NE` would be true for a refused number with another bit above these.
+ */
+function otherThan(
+  refused: readonly number[],
+  { firstBit, bits }: { readonly firstBit: number; readonly bits: number },
+): readonly MaskedEqual[] {
+  /** The comparisons for the numbers with this prefix: the bits that are in `mask`. `among` are the refused numbers with it. */
+  const within = (among: readonly number[], mask: number, prefix: number): readonly MaskedEqual[] => {
+    if (among.length === 0) return [{ value: mask << firstBit, valueTwo: prefix << firstBit, op: 'SCMP_CMP_MASKED_EQ' }]
+    const next = ((1 << bits) - 1 - mask + 1) >> 1 // the highest bit that is not in the mask
+    if (next === 0) return []
+    return [0, next].flatMap((bit) =>
+      within(
+        among.filter((number) => (number & next) === bit),
+        mask | next,
+        prefix | bit,
+      ),
+    )
+  }
+  return within(refused, 0, 0)
 }
 
 /**
@@ -129,7 +171,7 @@ const ALLOWED: readonly string[] = [
   'accept', 'accept4', 'bind', 'connect', 'epoll_create', 'epoll_create1', 'epoll_ctl', 'epoll_pwait', 'epoll_pwait2',
   'epoll_wait', 'eventfd', 'eventfd2', 'getpeername', 'getrandom', 'getsockname', 'getsockopt', 'listen', 'pipe',
   'pipe2', 'poll', 'ppoll', 'pselect6', 'recvfrom', 'recvmmsg', 'recvmsg', 'select', 'sendmmsg', 'sendmsg', 'sendto',
-  'setsockopt', 'shutdown', 'socketpair', 'mq_getsetattr', 'mq_notify', 'mq_open', 'mq_timedreceive', 'mq_timedsend',
+  'shutdown', 'socketpair', 'mq_getsetattr', 'mq_notify', 'mq_open', 'mq_timedreceive', 'mq_timedsend',
   'mq_unlink', 'msgctl', 'msgget', 'msgrcv', 'msgsnd', 'semctl', 'semget', 'semop', 'semtimedop', 'shmat', 'shmctl',
   'shmdt', 'shmget',
 ]
