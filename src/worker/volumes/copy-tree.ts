@@ -115,8 +115,11 @@ async function copyContent(copy: CopyState, source: OpenEntry, { folder, name }:
 /** Shares the blocks of the source, unless it is in another subvolume: btrfs would not check the limit of a folder. */
 async function tryClone(copy: CopyState, source: OpenEntry, made: FileHandle): Promise<boolean> {
   if (!copy.canClone || (await made.stat({ bigint: true })).dev !== source.stats.dev) return false
+  // `copyFile` would wait for a sandbox with a lease on the file (fcntl(2), 45 s), and occupy one of the process's four threads.
+  // This open fails with EAGAIN instead. While it lasts, no sandbox gets a lease that another reader would have to break.
+  await using readable = await reopenForReading(source.handle)
   try {
-    await copyFile(descriptorPath(source.handle), descriptorPath(made), constants.COPYFILE_FICLONE_FORCE)
+    await copyFile(descriptorPath(readable), descriptorPath(made), constants.COPYFILE_FICLONE_FORCE)
     return true
   } catch (error) {
     if (isOutOfSpace(error)) throw error

@@ -1,5 +1,6 @@
 import assert from 'node:assert/strict'
-import { execFileSync } from 'node:child_process'
+import { execFileSync, spawn } from 'node:child_process'
+import { once } from 'node:events'
 import {
   chmod,
   chown,
@@ -72,6 +73,22 @@ for (const { how, make, keepsOwners } of SERVED) {
     assert.deepEqual(await files.list(''), await files.list('/'))
     await files.write('/empty', contentFrom(''))
     assert.equal(await textOf(files, '/empty'), '')
+  })
+
+  test(`a file that a sandbox has a lease on is in use, and no operation waits for the lease (${how})`, async () => {
+    await using volume = await make()
+    const { files } = volume
+    await files.write('/file', contentFrom('x'))
+    const lease = `$SIG{IO} = 'IGNORE'; open F, '+<', shift; fcntl F, 1024, 1 or die $!; syswrite STDOUT, 'held'; <STDIN>`
+    const holder = spawn('perl', ['-e', lease, join(volume.root, 'file')], { stdio: ['pipe', 'pipe', 'inherit'] })
+    try {
+      await once(holder.stdout, 'data')
+      await assert.rejects(files.copy('/file', '/copy'), refusal('volume_file_conflict'))
+      await assert.rejects(textOf(files, '/file'), refusal('volume_file_conflict'))
+      assert.deepEqual(readdirSync(volume.root), ['file'])
+    } finally {
+      holder.stdin.end()
+    }
   })
 
   test(`every operation reports a missing file as not found (${how})`, async () => {
