@@ -3,7 +3,7 @@ import { hasErrorCode } from '../../lib/error-code.ts'
 import type { Log } from '../../lib/log.ts'
 import { CommandError, makeCommandRunner, tryCommand, type CommandResult } from '../../lib/run-command.ts'
 import { encodeFields, makeProgramStarter } from './perl-process.ts'
-import { makeSystemCallWorkers, type HostCommands } from './system-calls.ts'
+import { CALL_TIMEOUT_MS, makeSystemCallWorkers, type HostCommands } from './system-calls.ts'
 
 /** Runs commands and makes system calls through small helper processes. */
 export type CommandHelper = {
@@ -28,6 +28,8 @@ const INPUT_LIMIT_BYTES = 60_000
 export function makeCommandHelper(log: Log): CommandHelper {
   const starter = makeProgramStarter<CommandResult>({ script: SCRIPT, args: [], log, exitOf: parseResult })
   const systemCalls = makeSystemCallWorkers(log)
+  /** Those that may take minutes, such as copies of whole disks. They must not delay the starts and commands of all sandboxes. */
+  const longCalls = makeSystemCallWorkers(log)
 
   const attempt: typeof tryCommand = (file, args, options) => {
     const { timeoutMs, input = '', cwd = process.cwd(), netns = '' } = options
@@ -60,10 +62,16 @@ export function makeCommandHelper(log: Log): CommandHelper {
     })
   }
   return {
-    commands: { ...makeCommandRunner(attempt), callSystem: systemCalls.callSystem },
+    commands: {
+      ...makeCommandRunner(attempt),
+      callSystem(call, options = { timeoutMs: CALL_TIMEOUT_MS }) {
+        return (options.timeoutMs > CALL_TIMEOUT_MS ? longCalls : systemCalls).callSystem(call, options)
+      },
+    },
     close() {
       starter.close()
       systemCalls.close()
+      longCalls.close()
     },
   }
 }

@@ -61,13 +61,16 @@ export type HostCommands = CommandRunner & {
 }
 
 export const SYSTEM_CALLS_SCRIPT = join(import.meta.dirname, '../perl/system-calls.pl')
-/** The time limit for a call. Calls take 1 to 10 ms (2026-11), so only a hung call reaches the limit. */
-const TIMEOUT_MS = 20_000
+/**
+ * The time limit for a call. Calls take 1 to 10 ms (2026-11), so only a hung call reaches the limit. Only a call that copies a whole
+ * disk gets a longer one.
+ */
+export const CALL_TIMEOUT_MS = 20_000
 
 /** Runs commands and system calls without a helper. Each system call starts a Perl process. */
 export const localHostCommands: HostCommands = {
   ...localCommands,
-  async callSystem(call, { timeoutMs } = { timeoutMs: TIMEOUT_MS }) {
+  async callSystem(call, { timeoutMs } = { timeoutMs: CALL_TIMEOUT_MS }) {
     await localCommands.run('perl', [SYSTEM_CALLS_SCRIPT, ...call], { timeoutMs, cwd: '/' })
   },
 }
@@ -154,7 +157,7 @@ export function makeSystemCallWorkers(log: Log): SystemCallWorkers {
   }
 
   return {
-    callSystem: (call, { timeoutMs } = { timeoutMs: TIMEOUT_MS }) =>
+    callSystem: (call, { timeoutMs } = { timeoutMs: CALL_TIMEOUT_MS }) =>
       new Promise((succeed, reject) => {
         const fail: PendingCall['fail'] = (result, cause) => {
           reject(new CommandError('perl', [SYSTEM_CALLS_SCRIPT, ...call], result, cause))

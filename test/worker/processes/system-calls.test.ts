@@ -28,6 +28,22 @@ after(() => {
   rmSync(folder, { recursive: true })
 })
 
+test('calls that may take minutes delay no others, however many there are', { timeout: 30_000 }, async () => {
+  const pipe = join(folder, 'slow')
+  await helper.commands.callSystem(['fifos', pipe])
+  const copy = (at: number): Promise<void> =>
+    helper.commands.callSystem(['copy', pipe, join(folder, `slow ${String(at)}`)], { timeoutMs: 600_000 })
+  const copies = Promise.allSettled([1, 2, 3, 4, 5, 6].map(copy)) // each waits until somebody writes to the pipe
+  await helper.commands.callSystem(['fifos', join(folder, 'quick')])
+  const writer = await open(pipe, 'r+')
+  const settled = await copies
+  await writer.close()
+  assert.ok(
+    settled.every(({ status }) => status === 'rejected'),
+    'a pipe has no holes',
+  )
+})
+
 for (const [by, commands] of [
   ['a process that stays', helper.commands],
   ['a process of its own', localHostCommands],
