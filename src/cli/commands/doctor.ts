@@ -16,7 +16,7 @@ import {
   tryFuse,
 } from '../../worker/drivers/oci/run/disk-image-abilities.ts'
 import { openCgroups } from '../../worker/drivers/oci/cgroups/open-cgroups.ts'
-import { parentLimitsOf } from '../../worker/drivers/oci/run/limits/limit-runs.ts'
+import { limitsLacking, parentLimitsOf } from '../../worker/drivers/oci/run/limits/limit-runs.ts'
 import { describeConnectionBound, readConnectionTableSize } from '../../worker/network/connection-bound.ts'
 import { probeNetwork } from '../../worker/network/probe-network.ts'
 import { chooseStorage } from '../../worker/volumes/open-volume-storage.ts'
@@ -117,7 +117,8 @@ async function runDoctor({ config }: Call): Promise<number> {
       const { memoryBytes, pids } = parentLimitsOf({ hostReserveMib: config.hostReserveMib, allPidsLimit: null })
       const probe = await openCgroups(`sandyard/doctor-${String(process.pid)}`, { memoryBytes, pids })
       await probe.close()
-      const lacks = probe.lacks.length === 0 ? '' : `; this kernel lacks ${probe.lacks.join(' and ')}`
+      const lacking = limitsLacking(probe, { memoryBytes })
+      const lacks = lacking.length === 0 ? '' : `; this kernel lacks ${lacking.join(' and ')}`
       const together = `${String(memoryBytes / 1024 / 1024)} MiB and ${String(pids)} processes`
       const init = probe.initFlaw === null ? '' : `; the field init is refused: ${probe.initFlaw}`
       return `all sandboxes together: ${together} (cgroup v${String(probe.version)})${lacks}${init}`

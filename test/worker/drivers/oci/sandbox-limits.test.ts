@@ -2,6 +2,7 @@ import assert from 'node:assert/strict'
 import { test } from 'node:test'
 import fc from 'fast-check'
 import { pidsOf, pidsOfAllSandboxes } from '../../../../src/worker/drivers/oci/cgroups/sandbox-limits.ts'
+import { limitsLacking } from '../../../../src/worker/drivers/oci/run/limits/limit-runs.ts'
 import { deviceName } from '../../../../src/worker/processes/mountinfo.ts'
 import { memoryForSandboxes } from '../../../../src/worker/drivers/shared/machine.ts'
 
@@ -35,6 +36,14 @@ test('sandboxes that fill the memory of the machine never have more processes to
       assert.ok(placed.reduce((sum, memoryMib) => sum + pidsOf(memoryMib, policy), 0) <= pids)
     }),
   )
+})
+
+test('a machine on which sandboxes could use up the open files of all users says so', () => {
+  const lacking = (fileMax: number): readonly string[] =>
+    limitsLacking({ lacks: ['disk weights'] }, { memoryBytes: 24 * GIB }, fileMax)
+  const files = 'room for all open files (fs.file-max is 2466183, and sandboxes could have 134217728)'
+  assert.deepEqual(lacking(2_466_183), ['disk weights', files])
+  assert.deepEqual(lacking(Number.MAX_SAFE_INTEGER), ['disk weights'])
 })
 
 test('the host keeps 5 % of the memory and at least 512 MiB, but at most half, unless the setting names its reserve', () => {

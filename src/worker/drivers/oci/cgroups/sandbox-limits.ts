@@ -30,6 +30,14 @@ export function pidsOfAllSandboxes(kernel: { readonly pidMax: number; readonly t
   return Math.floor(Math.min(kernel.pidMax, kernel.threadsMax) * PIDS_SHARE)
 }
 
+/** The memory of an open file, which the kernel charges to the cgroup: `filp` in /proc/slabinfo (kernel 6.18). */
+const OPEN_FILE_BYTES = 192
+
+/** Returns how many files sandboxes with this much memory could have open. */
+export function openFilesOfAllSandboxes({ memoryBytes }: Pick<ParentLimits, 'memoryBytes'>): number {
+  return Math.ceil(memoryBytes / OPEN_FILE_BYTES)
+}
+
 export type PidsPolicy = {
   /** The maximum number of processes and threads of one sandbox, whatever its size. */
   readonly most: number

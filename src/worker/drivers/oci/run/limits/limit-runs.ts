@@ -13,6 +13,7 @@ import type { RuntimeName } from '../runtime/runtime.ts'
 import {
   limitsOf,
   limitsOfCommands,
+  openFilesOfAllSandboxes,
   pidsOfAllSandboxes,
   type DiskThrottle,
   type ParentLimits,
@@ -32,6 +33,21 @@ export function parentLimitsOf({
   }
 }
 
+/**
+ * Describes each limit on sandboxes that this machine can't enforce. The kernel counts open files for all users together
+ * (`fs.file-max`), and a sandbox may have as many as fit into its memory. systemd raises the count to no limit for this reason.
+ */
+export function limitsLacking(
+  cgroups: Pick<Cgroups, 'lacks'>,
+  parent: Pick<ParentLimits, 'memoryBytes'>,
+  fileMax = readKernelNumber('fs/file-max'),
+): readonly string[] {
+  const most = openFilesOfAllSandboxes(parent)
+  if (fileMax >= most) return cgroups.lacks
+  const files = `room for all open files (fs.file-max is ${String(fileMax)}, and sandboxes could have ${String(most)})`
+  return [...cgroups.lacks, files]
+}
+
 /** Opens and limits the parent cgroup of all runs. Rejects if a setting asks for a limit that the kernel lacks. */
 export async function openLimitedCgroups(
   parent: string,
@@ -40,7 +56,8 @@ export async function openLimitedCgroups(
 ): Promise<{ readonly cgroups: Cgroups; readonly parentLimits: ParentLimits }> {
   const parentLimits = parentLimitsOf(settings)
   const cgroups = await openCgroups(parent, parentLimits)
-  for (const limit of cgroups.lacks) log.info({ limit }, 'this machine can not enforce a limit on sandboxes')
+  for (const limit of limitsLacking(cgroups, parentLimits))
+    log.info({ limit }, 'this machine can not enforce a limit on sandboxes')
   const { bytesPerSec, iops } = settings.diskThrottle
   if (isThrottled(settings.diskThrottle) && !cgroups.hasDiskThrottle) {
     const name = bytesPerSec === null ? 'SANDYARD_DISK_IOPS' : 'SANDYARD_DISK_MIB_PER_SEC'
