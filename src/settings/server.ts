@@ -5,7 +5,7 @@ import { ISOLATION_LEVELS, type IsolationLevel } from '../domain/isolation.ts'
 import { PLACEMENT_POLICIES, type PlacementPolicy } from '../domain/workers/placement.ts'
 import { LOG_FORMATS, LOG_LEVELS, type LogFormat, type LogLevel } from '../lib/log.ts'
 import { parsePreviewDomain, type PreviewDomain } from './preview-domain.ts'
-import { denials, directoryPath, oneOf, nonEmptyText, integerBetween, type Setting } from './setting.ts'
+import { denials, directoryPath, oneOf, nonEmptyText, postgresUrl, integerBetween, type Setting } from './setting.ts'
 
 /** The settings of the program and of the control plane. */
 export const SERVER_SETTINGS = {
@@ -155,7 +155,7 @@ export const SERVER_SETTINGS = {
     meaning:
       'your own PostgreSQL 15 or newer, instead of the embedded one, for the role that serves requests; a process opens up to 22 connections',
     isSecret: true,
-    parse: nonEmptyText,
+    parse: postgresUrl,
   } satisfies Setting<string>,
   databaseOwnerUrl: {
     variable: 'DATABASE_OWNER_URL',
@@ -165,7 +165,7 @@ export const SERVER_SETTINGS = {
     meaning:
       'the same database for the role that owns the tables, which applies migrations and grants the role of `DATABASE_URL` its rights; without it, the role of `DATABASE_URL` migrates if it owns the tables',
     isSecret: true,
-    parse: nonEmptyText,
+    parse: postgresUrl,
   } satisfies Setting<string>,
   secretKey: {
     variable: 'SANDYARD_SECRET_KEY',

@@ -1,4 +1,5 @@
 import { resolve } from 'node:path'
+import { ADDRESS_POOL_RULE, parseAddressPool } from '../domain/network/address-pool.ts'
 import { DENIAL_WORDS, parseRange, RANGE_RULE, RANGES_MAX } from '../domain/network/operator-denials.ts'
 import { parsePublish, PUBLISH_RULE, type PublishRange } from '../domain/workers/publishing.ts'
 import { SANDBOX_IDS, type IdRange } from '../domain/workers/id-range.ts'
@@ -40,6 +41,16 @@ export const httpOrigin: Setting<string>['parse'] = (seen) => {
   return isFine ? { value: url.origin } : { accepted: 'http:// or https:// with a host and, if need be, a port' }
 }
 
+/**
+ * Accepts what the driver of PostgreSQL takes: a URL with its scheme, or the folder of a Unix socket. The driver takes a URL without
+ * a scheme, such as `db.internal:5432/sandyard`, for one of this machine.
+ */
+export const postgresUrl: Setting<string>['parse'] = (seen) => {
+  const isSocket = /^(?:\/|socket:)/.test(seen)
+  const isUrl = /^postgres(?:ql)?:\/\//.test(seen) && URL.canParse(seen.replace('@/', '@localhost/'))
+  return isSocket || isUrl ? { value: seen } : { accepted: 'postgres://USER:PASSWORD@HOST:PORT/DATABASE' }
+}
+
 /** An address on which a process listens. */
 export type ListenAddress = { readonly host: string; readonly port: number }
 
@@ -70,6 +81,10 @@ export const userIdRange: Setting<IdRange>['parse'] = (seen) => {
   const bounds = `${String(LEAST_ID)} to ${String(MOST_ID)}`
   return { accepted: `FIRST-LAST, a range of at least ${String(SANDBOX_IDS)} user ids from ${bounds}` }
 }
+
+/** Accepts the block of addresses for the networks of sandboxes. */
+export const addressPool: Setting<string>['parse'] = (seen) =>
+  parseAddressPool(seen) === null ? { accepted: ADDRESS_POOL_RULE } : { value: seen }
 
 /** Accepts the addresses and ports that a worker may publish. */
 export const publishRanges: Setting<readonly PublishRange[]>['parse'] = (seen) => {

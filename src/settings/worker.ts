@@ -1,6 +1,7 @@
 import type { IdRange } from '../domain/workers/id-range.ts'
 import type { PublishRange } from '../domain/workers/publishing.ts'
 import {
+  addressPool,
   directoryPath,
   listenAddress,
   type ListenAddress,
@@ -213,7 +214,7 @@ export const WORKER_SETTINGS = {
     unit: 'CIDR',
     meaning:
       'the IPv4 addresses of sandboxes; a /16 holds 16,383 sandboxes; another range is picked if a route of the machine overlaps this one',
-    parse: nonEmptyText,
+    parse: addressPool,
   } satisfies Setting<string>,
   publish: {
     variable: 'SANDYARD_PUBLISH',

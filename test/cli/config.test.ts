@@ -25,6 +25,9 @@ test('an invalid value is refused with its flag or variable, the value, and what
     [{ SANDYARD_API_KEY: 'short' }, {}, /at least 8 characters/],
     [{ SANDYARD_NETWORK_DENY: 'worker,lan' }, {}, /none, or up to 64 of these with commas between: worker, database/],
     [{ SANDYARD_SECRET_KEY: 'c2hvcnQ=' }, {}, /32 bytes/],
+    [{ SANDYARD_NETWORK_POOL: '10.0.0.0/30' }, {}, /^SANDYARD_NETWORK_POOL is "10.0.0.0\/30"; accepted: an IPv4 block/],
+    [{ SANDYARD_NETWORK_POOL: 'fd00::/8' }, {}, /SANDYARD_NETWORK_POOL/],
+    [{ SANDYARD_NETWORK_POOL: 'lan' }, {}, /SANDYARD_NETWORK_POOL/],
     [{ SANDYARD_UID_RANGE: '165536-200000' }, {}, /at least 65536 user ids from 165536 to 2147483647/],
     [{ SANDYARD_UID_RANGE: '100000-300000' }, {}, /SANDYARD_UID_RANGE/],
     [{ SANDYARD_UID_RANGE: '300000:65536' }, {}, /FIRST-LAST/],
@@ -48,6 +51,20 @@ test('an invalid value is refused with its flag or variable, the value, and what
   ]
   for (const [env, flags, message] of refused)
     assert.throws(() => readConfig(env, flags), (error) => error instanceof SettingError && message.test(error.message), String(message)) // prettier-ignore
+})
+
+test('the URL of a database has a scheme of PostgreSQL, and no error contains its password', () => {
+  const refused = [
+    'mysql://a:password@db/x',
+    'db.internal:5432/x',
+    'host=db password=password',
+    'postgres://a@b:99999/x',
+  ]
+  for (const variable of ['DATABASE_URL', 'DATABASE_OWNER_URL'])
+    for (const url of refused)
+      assert.throws(() => readConfig({ [variable]: url }, {}), { message: `${variable} is malformed; accepted: postgres://USER:PASSWORD@HOST:PORT/DATABASE` }) // prettier-ignore
+  for (const url of ['postgres://a:b@db/x', 'postgresql://a@[fd00::1]:5432/x', 'postgres://a:b@/x?host=/run/postgresql', 'socket:/run/postgresql?db=x', '/run/postgresql x'])
+    assert.equal(readConfig({ DATABASE_URL: url }, {}).databaseUrl, url) // prettier-ignore
 })
 
 test("the operator's denials are a list of words, groups and blocks; `none` is the empty list", () => {

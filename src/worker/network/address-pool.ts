@@ -1,4 +1,5 @@
 import { cidr, overlaps, parseCidr, type Cidr } from '../../domain/cidr.ts'
+import { ADDRESS_POOL_RULE, parseAddressPool } from '../../domain/network/address-pool.ts'
 import { localCommands } from '../../lib/run-command.ts'
 import { ipJson } from './network-commands.ts'
 
@@ -10,17 +11,13 @@ const FALLBACK_ADDRESS_POOLS: readonly string[] = [
   '100.126.0.0/16',
 ]
 
-const LARGEST_PREFIX = 28
-
 /**
  * Returns the first address pool that overlaps no route of this machine: the configured one, otherwise a fallback.
  * Throws when each of them overlaps a route.
  */
 export async function chooseAddressPool(configured: string): Promise<Cidr> {
-  const first = parseCidr(configured)
-  if (first?.family !== 4 || first.prefix > LARGEST_PREFIX) {
-    throw new Error(`an address pool is an IPv4 block of /${String(LARGEST_PREFIX)} or larger, not ${configured}`)
-  }
+  const first = parseAddressPool(configured)
+  if (first === null) throw new Error(`an address pool is ${ADDRESS_POOL_RULE}, not ${configured}`)
   const used = await routedBlocks()
   const free = [first, ...FALLBACK_ADDRESS_POOLS.map(cidr)].find((pool) => !used.some((block) => overlaps(block, pool)))
   if (free === undefined) throw new Error('every address pool overlaps a route of this machine: configure another')
