@@ -10,6 +10,7 @@ import { OUTBOUND_SETTINGS } from './settings/outbound.ts'
 import { SERVER_SETTINGS } from './settings/server.ts'
 import { SIGN_IN_SETTINGS } from './settings/sign-in.ts'
 import { TRACING_SETTINGS } from './settings/tracing.ts'
+import { findMisspelling, unknownVariables } from './settings/unknown-variables.ts'
 import { WORKER_SETTINGS } from './settings/worker.ts'
 
 /**
@@ -36,6 +37,8 @@ export const SETTINGS = {
   ...TRACING_SETTINGS,
 } as const
 
+const VARIABLES: readonly string[] = Object.values(SETTINGS).map(({ variable }) => variable)
+
 type SettingName = keyof typeof SETTINGS
 
 /** The settings that have a command-line flag as well as an environment variable. */
@@ -55,9 +58,13 @@ export type Config = {
 
 /**
  * Reads every setting from flags and environment variables. A flag overrides its variable. An empty variable counts as
- * not given. Throws `SettingError`.
+ * not given. Throws `SettingError`, also for a variable that looks like a misspelling of a setting: without the setting
+ * that is meant, its default would hold.
  */
 export function readConfig(env: NodeJS.ProcessEnv, flags: Readonly<Record<string, string | undefined>>): Config {
+  const misspelling = findMisspelling(env, VARIABLES)
+  if (misspelling !== null)
+    throw new SettingError(`${misspelling.variable} is no setting; did you mean ${misspelling.setting}?`)
   const read = <N extends SettingName>(name: N): unknown => {
     const setting: Setting<unknown> = SETTINGS[name]
     const flag = setting.flag === null ? undefined : flags[setting.flag]
@@ -72,6 +79,11 @@ export function readConfig(env: NodeJS.ProcessEnv, flags: Readonly<Record<string
   // The keys of the table are the names of the settings.
   const entries = Object.keys(SETTINGS).map((name) => [name, read(name as SettingName)])
   return Object.fromEntries(entries) as Config // `read` parsed each value with the setting of that name
+}
+
+/** The variables of the environment that are named like settings and are none, so that they have no effect. */
+export function variablesWithoutEffect(env: NodeJS.ProcessEnv): readonly string[] {
+  return unknownVariables(env, VARIABLES)
 }
 
 /** The settings that flags and environment variables give, as texts by their variables. `readConfig` reads them as variables. */

@@ -12,6 +12,15 @@ export function editDistance(one: string, other: string): number {
   return previous[other.length] ?? 0
 }
 
+/** Names that are this much longer or shorter than another one are no misspellings of it. */
+const MISSPELT_MAX = 2
+
+/** Whether a text looks like a misspelling of a name: at most two characters differ, and no more than a third of the name. */
+export function isMisspelt(text: string, name: string): boolean {
+  const max = Math.min(MISSPELT_MAX, Math.floor(name.length / 3))
+  return Math.abs(text.length - name.length) <= max && editDistance(text.toLowerCase(), name.toLowerCase()) <= max
+}
+
 /** Those of the given names that a misspelled text may mean, the most similar first, at most `count`. */
 export function nearestNames(text: string, names: readonly string[], count: number): readonly string[] {
   const wanted = text.toLowerCase()

@@ -69,6 +69,17 @@ test('doctor says what the worker last found out about the policies of its clust
   assert.match(await look(), /^ok .*enforced NetworkPolicies .* at 2026-11-26T12:00:00.000Z$/)
 })
 
+test('a misspelt setting ends a command with exit code 2, and a server lists other variables without effect', async () => {
+  const dataDir = join(root, 'misspelt')
+  const settings = { SANDYARD_DATA_DIR: dataDir, SANDYARD_PORT: '0', SANDYARD_HOME: '/opt' }
+  const refused = await runProgram(['up'], { ...settings, SANDYARD_REQUIRE_ISOLATON: 'microvm' })
+  assert.equal(refused.code, 2, refused.output)
+  assert.match(refused.output, /SANDYARD_REQUIRE_ISOLATON is no setting; did you mean SANDYARD_REQUIRE_ISOLATION\?/)
+  assert.ok(!existsSync(dataDir))
+  const { output } = await runProgram(['serve'], { ...settings, DATABASE_URL: 'postgres://a:b@127.0.0.1:1/x' })
+  assert.match(output, /no settings, and without effect: SANDYARD_HOME; `sandyard --help` lists the settings/)
+})
+
 test('image remove fails for an image that is not there', async () => {
   const { code, output } = await runProgram(['image', 'remove', 'nosuch'], { SANDYARD_DATA_DIR: join(root, 'none') })
   assert.equal(code, 1, output)

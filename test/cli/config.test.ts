@@ -1,6 +1,6 @@
 import assert from 'node:assert/strict'
 import { test } from 'node:test'
-import { readConfig, SettingError, settingRows, SETTINGS } from '../../src/config.ts'
+import { readConfig, SettingError, settingRows, SETTINGS, variablesWithoutEffect } from '../../src/config.ts'
 
 test('a flag wins over its variable, the variable over the default, and an empty variable counts as unset', () => {
   assert.equal(readConfig({}, {}).port, 8080)
@@ -72,6 +72,35 @@ test("the operator's denials are a list of words, groups and blocks; `none` is t
   assert.deepEqual(of(''), ['metadata', 'link_local', 'worker', 'database', 'control_plane'])
   assert.deepEqual(of('worker, private,10.0.0.0/8,FD00::/8'), ['worker', 'private', '10.0.0.0/8', 'fd00::/8'])
   assert.deepEqual(of('none'), [])
+})
+
+test('a variable that looks like a misspelling of a setting is refused with that setting', () => {
+  const refused = [
+    ['SANDYARD_REQUIRE_ISOLATON', 'SANDYARD_REQUIRE_ISOLATION'],
+    ['SANDYARD_NETWORK_DENNY', 'SANDYARD_NETWORK_DENY'],
+    ['SANDYARD_PORTS', 'SANDYARD_PORT'],
+    ['SANDYARD_DATADIR', 'SANDYARD_DATA_DIR'],
+  ] as const
+  for (const [variable, setting] of refused) {
+    const message = `${variable} is no setting; did you mean ${setting}?`
+    assert.throws(() => readConfig({ [variable]: 'x' }, {}), (error) => error instanceof SettingError && error.message === message, variable) // prettier-ignore
+    readConfig({ [variable]: '' }, {})
+  }
+})
+
+test('other variables that are named like settings are accepted, and listed as without effect', () => {
+  const own = { SANDYARD_HOME: '/opt/sandyard', SANDYARD_PROT: '1' }
+  const others = {
+    SANDYARD_SETUP: 'skip',
+    SANDYARD_TEST_PROGRAM: 'x',
+    SANDYARD_SERVICE_HOST: '10.0.0.1',
+    SANDYARD_SERVER_SERVICE_PORT_HTTP: '8080',
+    SANDYARD_SERVER_PORT_8080_TCP_ADDR: '10.0.0.1',
+    SANDYARD_PORT: '8080',
+    PORT: '1',
+  }
+  readConfig({ ...own, ...others }, {})
+  assert.deepEqual(variablesWithoutEffect({ ...own, ...others }), ['SANDYARD_HOME', 'SANDYARD_PROT'])
 })
 
 test('a relative data folder is relative to the folder in which the program starts', () => {

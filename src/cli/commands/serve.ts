@@ -13,6 +13,7 @@ import { createFirstKey } from '../server/first-key.ts'
 import { tuneMemory } from '../tune-memory.ts'
 import { printDashboard } from '../server/print-dashboard.ts'
 import { printStatus } from '../print-status.ts'
+import { printUnknownSettings } from '../print-unknown-settings.ts'
 import { startControl } from '../server/start-control.ts'
 import { sharePort } from '../server-process/share-port.ts'
 import { printClientSetup } from './print-client-setup.ts'
@@ -58,6 +59,7 @@ async function runServe({ config: given, given: texts }: Call): Promise<void> {
   const log = rateLimitedLog(openLog(given), systemClock)
   const stop = listenForStopSignals(given)
   await requireFreePort(given)
+  printUnknownSettings(process.env)
   const folder = await openDataFolder(given.dataDir, systemRandom, given.secretKey)
   await using mounted = await mountDataFolder(folder)
   const config = { ...given, dataDir: mounted.path }

@@ -14,6 +14,7 @@ import { superviseWorker, type SupervisedWorker } from '../local-worker/supervis
 import { workerSettings } from '../local-worker/worker-settings.ts'
 import { openLog } from '../open-log.ts'
 import { printStatus } from '../print-status.ts'
+import { printUnknownSettings } from '../print-unknown-settings.ts'
 import { ensureDataFolder, openDataFolder, type DataFolder } from '../server/data-folder.ts'
 import { mountDataFolder } from '../server/data-mount.ts'
 import { createFirstKey } from '../server/first-key.ts'
@@ -62,6 +63,7 @@ async function runUp({ config: given, given: texts, switches }: Call): Promise<v
   using _lock = lockDataFolder(given.dataDir)
   const folder = await openDataFolder(given.dataDir, systemRandom, given.secretKey)
   printStatus(`data folder: ${given.dataDir}`)
+  printUnknownSettings(process.env)
   await using mounted = await mountDataFolder(folder)
   const config = { ...given, dataDir: mounted.path }
   await using store = await openServerStore(config, log)

@@ -30,6 +30,7 @@ import {
   type WorkerHost,
 } from './worker-host.ts'
 import { printStatus } from '../print-status.ts'
+import { printUnknownSettings } from '../print-unknown-settings.ts'
 import { incarnationFilePath } from './worker-storage.ts'
 import { listenForStopSignals, waitForAbort } from '../stop-signals.ts'
 import { deleteIdentity, readIdentity, writeIdentity, type JoinedIdentity } from './worker-identity.ts'
@@ -48,6 +49,7 @@ export async function runWorker(call: Call): Promise<'stopped' | 'removed'> {
   const origin = await resolveOrigin(call, token)
   const folder = await openDataFolder(given.dataDir, systemRandom, given.secretKey)
   printStatus(`data folder: ${given.dataDir}`)
+  printUnknownSettings(process.env)
   await using mounted = await mountDataFolder(folder)
   const config = { ...given, dataDir: mounted.path }
   // Open the host before joining: a machine that can't run sandboxes must not use up the token.

@@ -1,4 +1,4 @@
-import { editDistance } from '../../../domain/edit-distance.ts'
+import { isMisspelt } from '../../../domain/edit-distance.ts'
 import type { AnySchemaObject, ErrorObject, FuncKeywordDefinition } from 'ajv/dist/2020.js'
 
 /**
@@ -51,14 +51,6 @@ export function asksForSomething(value: unknown): boolean {
 
 /** How many unknown members an object may have. Comparing their names takes time, which an attacker must not multiply. */
 const UNKNOWN_MAX = 16
-
-/** Names that are this much longer or shorter than a field's are no misspellings of it. */
-const MISSPELT_MAX = 2
-
-function isMisspelt(key: string, name: string): boolean {
-  const max = Math.min(MISSPELT_MAX, Math.floor(name.length / 3))
-  return Math.abs(key.length - name.length) <= max && editDistance(key.toLowerCase(), name) <= max
-}
 
 /** The keyword in copies of `acceptEmptyMembers`. Its errors are those of `additionalProperties`. */
 export const EMPTY_MEMBERS_KEYWORD: FuncKeywordDefinition = {
