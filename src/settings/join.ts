@@ -43,7 +43,7 @@ export const JOIN_SETTINGS = {
     fallback: 'keep',
     unit: 'keep, stop, drain',
     meaning:
-      'what a clean shutdown does to running sandboxes: `keep` lets them run until the next start takes them over; `stop` stops them; `drain` (`sandyard worker` only) takes no new ones, waits for SANDYARD_DRAIN_SECS, and stops what still runs',
+      'what a clean shutdown does to running sandboxes: `keep` lets them run until the next start takes them over; `stop` stops them; `drain`, for `sandyard worker` alone, takes no new ones, waits for SANDYARD_DRAIN_SECS, and stops what still runs',
     parse: oneOf(['keep', 'stop', 'drain']),
   } satisfies Setting<'keep' | 'stop' | 'drain'>,
   drainSecs: {

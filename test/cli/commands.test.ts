@@ -80,6 +80,22 @@ test('a misspelt setting ends a command with exit code 2, and a server lists oth
   assert.match(output, /no settings, and without effect: SANDYARD_HOME; `sandyard --help` lists the settings/)
 })
 
+test('up refuses to drain, which only a worker of its own does, before it makes a data folder', async () => {
+  const dataDir = join(root, 'drained')
+  for (const [flags, variables] of [
+    [['--shutdown', 'drain'], {}],
+    [[], { SANDYARD_SHUTDOWN: 'drain' }],
+  ] as const) {
+    const { code, output } = await runProgram(['up', '--port', '0', ...flags], {
+      SANDYARD_DATA_DIR: dataDir,
+      ...variables,
+    })
+    assert.equal(code, 2, output)
+    assert.match(output, /"drain", which only `sandyard worker` does; accepted by `sandyard up`: keep, stop/)
+    assert.ok(!existsSync(dataDir))
+  }
+})
+
 test('image remove fails for an image that is not there', async () => {
   const { code, output } = await runProgram(['image', 'remove', 'nosuch'], { SANDYARD_DATA_DIR: join(root, 'none') })
   assert.equal(code, 1, output)

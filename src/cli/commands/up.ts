@@ -1,5 +1,5 @@
 import type { Command } from 'commander'
-import { SETTINGS, type Config } from '../../config.ts'
+import { SettingError, SETTINGS, type Config } from '../../config.ts'
 import { endRunsWithWorker, registerWorker } from '../../control/workers/worker-join.ts'
 import { LOCAL_WORKER_NAME } from '../../domain/workers/worker.ts'
 import { systemClock } from '../../lib/clock.ts'
@@ -55,6 +55,7 @@ export function defineUp(up: Command): void {
 }
 
 async function runUp({ config: given, given: texts, switches }: Call): Promise<void> {
+  refuseDrain(given)
   const log = rateLimitedLog(openLog(given), systemClock)
   const stop = listenForStopSignals(given)
   await requireFreePort(given)
@@ -86,6 +87,15 @@ async function runUp({ config: given, given: texts, switches }: Call): Promise<v
   tuneMemory()
   await waitForAbort(signal)
   store.schema.incompatible.throwIfAborted()
+}
+
+/** Throws `SettingError` for a drain: while `up` ends, nothing could take new sandboxes in its worker's place. */
+function refuseDrain({ shutdown }: Config): void {
+  if (shutdown !== 'drain') return
+  const { variable, flag } = SETTINGS.shutdown
+  throw new SettingError(
+    `${variable} (--${flag}) is "drain", which only \`sandyard worker\` does; accepted by \`sandyard up\`: keep, stop`,
+  )
 }
 
 const NO_DRIVER = 'no driver can run sandboxes here; see `sandyard doctor`'
