@@ -212,8 +212,9 @@ function silence({ worker, is_worker_live }: StatusFacts): readonly string[] {
   return is_worker_live === false && worker !== null ? [`the worker '${worker}' doesn't report`] : []
 }
 
-function causeOf({ cause }: StatusFacts): readonly string[] {
-  return cause === null ? [] : [lowerFirst(CAUSES[cause].replace(/\.$/, ''))]
+function causeOf({ cause, outcome }: StatusFacts): readonly string[] {
+  const hasNoWorkload = outcome?.kind === 'start_failed' && cause === 'workload_ended'
+  return cause === null || hasNoWorkload ? [] : [lowerFirst(CAUSES[cause].replace(/\.$/, ''))]
 }
 
 function lowerFirst(text: string): string {

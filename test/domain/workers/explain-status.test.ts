@@ -106,3 +106,13 @@ test('a name that means something to a shell is quoted in commands', () => {
   const { advice } = explainStatus({ ...FACTS, status: 'created', name: "a'; reboot" })
   assert.deepEqual(advice, [`start it: msb start 'a'\\''; reboot'`])
 })
+
+test('a start that failed is never explained by the end of a workload, which did not begin', () => {
+  const outcome = { kind: 'start_failed', reason: 'image', message: 'no such image' } as const
+  const facts = { ...FACTS, status: 'failed', last_failure_message: 'no such image', cause: 'workload_ended' } as const
+  assert.deepEqual(explainStatus({ ...facts, outcome }).reasons, ['no such image'])
+  assert.deepEqual(explainStatus({ ...facts, outcome: OUTCOMES.exited }).reasons, [
+    'no such image',
+    'the workload ended by itself',
+  ])
+})
