@@ -18,6 +18,7 @@ import { listenForWebhooks } from '../support/webhook-receiver.ts'
 
 // The `sandyard` program as an operator calls it, on a database of its own.
 
+const UNKNOWN_ID = '01a00000-0000-7000-8000-000000000000'
 const PASSWORD = 'hunter2-from-standard-input'
 let control: TestControl
 const dataDir = mkdtempSync(join(tmpdir(), 'sandyard-cli-'))
@@ -103,7 +104,10 @@ test('a registry password is read from standard input, stored encrypted and prin
     /host/,
   )
   await printed('registry logout registry.example')
-  assert.match(await refused('registry logout registry.example'), /not found/)
+  assert.match(
+    await refused('registry logout registry.example'),
+    /not found: .* no such credential; `sandyard registry list` shows all/,
+  )
   assert.ok(!said.includes(PASSWORD))
 })
 
@@ -121,7 +125,10 @@ test('with several organizations a command must name one, and touches no other',
   assert.equal((await authenticate(control.deps, key))?.org_id, other.org_id)
   await printed('member add theirs@example.org --org other')
   assert.doesNotMatch(await printed('member list --org default'), /theirs@/)
-  assert.match(await refused(`key revoke ${control.caller.api_key_id} --org other`), /not found/)
+  assert.match(
+    await refused(`key revoke ${control.caller.api_key_id} --org other`),
+    /not found: .* no such key; `sandyard key list --all` shows all/,
+  )
 })
 
 test('a duration is a whole number with its unit', () => {
@@ -144,6 +151,10 @@ test('ssh-key add takes a file or standard input, and ssh-key list and ssh-key r
   )
   assert.match(await refused('ssh-key add bad - --org default', 'no key'), /public_key.*OpenSSH public key file/)
   assert.equal(await printed(`ssh-key remove ${fingerprint} --org default`), 'removed laptop\n')
+  assert.match(
+    await refused(`ssh-key remove ${fingerprint} --org default`),
+    /no such SSH key; `sandyard ssh-key list` shows all/,
+  )
   assert.doesNotMatch(await printed('ssh-key list --org default'), /laptop/)
 })
 
@@ -180,7 +191,14 @@ test('webhook creates, lists, pauses, rotates, and deletes, and prints each secr
     await refused(`webhook deliveries --org default ${id} --status lost`),
     /accepted: waiting, delivered, failed/,
   )
-  assert.match(await refused(`webhook resend --org default ${id} ${id}`), /not found/)
+  assert.match(
+    await refused(`webhook resend --org default ${id} ${id}`),
+    /not found: .* `sandyard webhook deliveries WEBHOOK` shows all/,
+  )
+  assert.match(
+    await refused(`webhook delete --org default ${UNKNOWN_ID}`),
+    /no such webhook; `sandyard webhook list` shows all/,
+  )
   assert.match(await printed(`webhook delete --org default ${id}`), /is deleted/)
   const { rows } = await control.deps.db.asSystem((q) =>
     q.query<{ row: string }>({ text: 'SELECT t::text AS row FROM events t' }),

@@ -117,7 +117,9 @@ export async function removeWorker(
       })
     const held = await fleet.holdings(tx, id, NAMES_SHOWN)
     if (how === 'unused' && held.runs + held.sandboxes + held.volumes + held.snapshots > 0)
-      throw new Problem('worker_in_use', { message: `the worker '${name}' is in use: ${formatHoldings(held)}` })
+      throw new Problem('worker_in_use', {
+        message: `the worker '${name}' is in use: ${formatHoldings(held)}. Delete these first, or add --force to lose them`,
+      })
     await fleet.remove(tx, id, now)
     const gone = await snapshotWork.hideOfWorker(tx, id, now)
     for (const { id: snapshot_id, org_id, name } of gone) {
