@@ -1,6 +1,6 @@
 import assert from 'node:assert/strict'
 import { spawnSync } from 'node:child_process'
-import { existsSync, mkdirSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
+import { existsSync, mkdirSync, mkdtempSync, readFileSync, rmSync, symlinkSync, writeFileSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { after, before, test } from 'node:test'
@@ -116,6 +116,13 @@ test('an error about the data folder names the remedy', async () => {
     const { code, output } = await runProgram(['serve', '--port', '0'], { SANDYARD_DATA_DIR: dataDir })
     assert.equal(code, 1, output)
     assert.match(output, /can't be used: .* file: choose another folder with --data-dir/)
+  }
+  const link = join(root, 'link')
+  symlinkSync(join(root, 'unmounted/data'), link)
+  for (const dataDir of [link, join(link, 'beneath')]) {
+    const { code, output } = await runProgram(['serve', '--port', '0'], { SANDYARD_DATA_DIR: dataDir })
+    assert.equal(code, 1, output)
+    assert.match(output, /can't be used: .*link .*leads nowhere.*: .*choose another folder with --data-dir/)
   }
   const remedies = { EACCES: /root/, EROFS: /read-only/, ENOSPC: /full: free some space/ }
   for (const [code, remedy] of Object.entries(remedies)) {

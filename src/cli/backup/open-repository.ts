@@ -12,7 +12,7 @@ import { openTarRepository, openTarWriter } from './tar-repository.ts'
 export async function openWriter(target: string): Promise<RepositoryWriter> {
   const writer = await (target.endsWith('.tar') ? openTarWriter(target) : openFolderWriter(target)).catch(
     (error: unknown) => {
-      throw hasErrorCode(error, 'ENOSPC') ? targetError(target, error) : error
+      throw hasErrorCode(error, 'ENOSPC') ? targetError(target, error) : describeOpenError(target, error)
     },
   )
   const explain = (error: unknown): never => {
@@ -24,6 +24,13 @@ export async function openWriter(target: string): Promise<RepositoryWriter> {
     commit: (name, manifest, chunks) => writer.commit(name, manifest, chunks).catch(explain),
     [Symbol.asyncDispose]: () => writer[Symbol.asyncDispose](),
   }
+}
+
+/** Replaces the operating system's error about a target that can't be made. Nothing was written yet. */
+function describeOpenError(target: string, error: unknown): unknown {
+  if (!hasErrorCode(error, 'EEXIST', 'ENOTDIR', 'ENOENT', 'EACCES', 'EROFS')) return error
+  const rule = 'name a folder, or a new file in an existing folder, whose name ends with .tar'
+  return new Error(`${target} can't be made or written: ${rule}`, { cause: error })
 }
 
 function targetError(target: string, cause: unknown): TargetError {

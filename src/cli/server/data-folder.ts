@@ -126,7 +126,8 @@ const REMEDIES: Readonly<Record<string, string>> = {
   EROFS: `its file system is read-only: mount it writable, or ${OTHER_FOLDER}`,
   ENOSPC: `its file system is full: free some space, or ${OTHER_FOLDER}`,
   EDQUOT: `the disk quota of this user is used up: free some space, or ${OTHER_FOLDER}`,
-  ENOTDIR: `a part of the path is a file: ${OTHER_FOLDER}`,
+  ENOENT: `a link in its path leads nowhere: mount or make what it leads to, or ${OTHER_FOLDER}`,
+  ENOTDIR: `a part of the path is a link that leads nowhere, or a file: ${OTHER_FOLDER}`,
   EEXIST: `it is a file: ${OTHER_FOLDER}`,
 }
 

@@ -1,7 +1,8 @@
 import assert from 'node:assert/strict'
 import { randomBytes } from 'node:crypto'
-import { existsSync, readdirSync } from 'node:fs'
+import { existsSync, mkdtempSync, readdirSync, rmSync, symlinkSync, writeFileSync } from 'node:fs'
 import { mkdir } from 'node:fs/promises'
+import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { afterEach, beforeEach, describe, test } from 'node:test'
 import { openFolderRepository } from '../../../src/cli/backup/folder-repository.ts'
@@ -85,4 +86,19 @@ describe('a target that is full for a while', { skip: whyNoSmallDisk() }, () => 
     const repository = await openRepository(target)
     for (const { chunks } of manifest.archives) for (const chunk of chunks) await readVerified(repository, chunk)
   })
+})
+
+test('a target that can not be made is refused with what a target is, and nothing is made', async () => {
+  const root = mkdtempSync(join(tmpdir(), 'sandyard-target-'))
+  try {
+    writeFileSync(join(root, 'file'), 'kept')
+    symlinkSync(join(root, 'unmounted/backups'), join(root, 'link'))
+    for (const target of ['file', 'file/beneath', 'link', 'missing/backup.tar'])
+      await assert.rejects(openWriter(join(root, target)), {
+        message: `${join(root, target)} can't be made or written: name a folder, or a new file in an existing folder, whose name ends with .tar`,
+      })
+    assert.deepEqual(readdirSync(root).toSorted(), ['file', 'link'])
+  } finally {
+    rmSync(root, { recursive: true })
+  }
 })
