@@ -2,12 +2,19 @@ import { pino } from 'pino'
 import { errorCodeOf } from './error-code.ts'
 import { formatPretty } from './pretty-log.ts'
 
+/**
+ * The fields of a line, without those that every line has. pino would write such a field a second time: many programs that read JSON
+ * refuse the line, and the others see one of both values. A line at a terminal would not show it.
+ */
+export type LogFields = Readonly<Record<string, unknown>> &
+  Readonly<Partial<Record<'level' | 'time' | 'pid' | 'hostname' | 'msg', never>>>
+
 /** The program's log, a subset of pino's logger. Calls pass fields first, then a message. */
 export interface Log {
-  debug(fields: object, message: string): void
-  info(fields: object, message: string): void
-  warn(fields: object, message: string): void
-  error(fields: object, message: string): void
+  debug(fields: LogFields, message: string): void
+  info(fields: LogFields, message: string): void
+  warn(fields: LogFields, message: string): void
+  error(fields: LogFields, message: string): void
   child(fields: Record<string, unknown>): Log
 }
 

@@ -1,5 +1,5 @@
 import type { Clock } from './clock.ts'
-import type { Log } from './log.ts'
+import type { Log, LogFields } from './log.ts'
 
 /** The maximum number of lines with the same message per window. Further lines are omitted. */
 const MAX_LINES_PER_WINDOW = 5
@@ -19,7 +19,7 @@ export function rateLimitedLog(log: Log, clock: Clock): Log {
 }
 
 function limit(log: Log, clock: Clock, seen: Map<string, Window>): Log {
-  const write = (level: 'warn' | 'error') => (fields: object, message: string) => {
+  const write = (level: 'warn' | 'error') => (fields: LogFields, message: string) => {
     const omitted = admit(seen, message, clock.monotonicMs())
     if (omitted !== null) log[level](omitted === 0 ? fields : { ...fields, omitted }, message)
   }

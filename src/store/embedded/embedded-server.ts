@@ -183,7 +183,7 @@ function superviseServer(first: Postmaster, options: PostmasterOptions): { pid()
       throw new Error('PostgreSQL was restarted after it was asked to stop')
     }
     current = next
-    log.info({ pid: next.pid }, 'PostgreSQL is running again')
+    log.info({ postgres_pid: next.pid }, 'PostgreSQL is running again')
   }
 
   async function watch(): Promise<void> {
@@ -192,7 +192,7 @@ function superviseServer(first: Postmaster, options: PostmasterOptions): { pid()
       const sinceMs = clock.monotonicMs()
       const how = await current.exited
       if (stopped.signal.aborted) return
-      log.error({ pid: current.pid, how }, 'PostgreSQL ended and is restarted')
+      log.error({ postgres_pid: current.pid, how }, 'PostgreSQL ended and is restarted')
       if (clock.monotonicMs() - sinceMs > STEADY_AFTER_MS) pauseMs = FIRST_RESTART_PAUSE_MS
       for (let isUp = false; !isUp; pauseMs = Math.min(pauseMs * 2, LAST_RESTART_PAUSE_MS)) {
         try {

@@ -96,11 +96,11 @@ export async function stopOrphans(options: OrphanOptions): Promise<void> {
   const isGone = async (pid: number): Promise<boolean> => !(await findServerProcesses(clusterDir)).includes(pid)
   const leader = await readPostmasterPid(clusterDir)
   if (leader !== null && !(await isGone(leader))) {
-    log.warn({ pid: leader }, 'a PostgreSQL server that an earlier process left running is stopped')
+    log.warn({ postgres_pid: leader }, 'a PostgreSQL server that an earlier process left running is stopped')
     await endProcess({ pid: leader, isGone: () => isGone(leader), clock, log })
   }
   for (const pid of await findServerProcesses(clusterDir)) {
-    log.warn({ pid }, 'a session of a killed PostgreSQL server is stopped')
+    log.warn({ postgres_pid: pid }, 'a session of a killed PostgreSQL server is stopped')
     // SIGINT is left out, because a session only cancels its query.
     await endProcess({ pid, isGone: () => isGone(pid), clock, log, steps: STOP_STEPS.slice(1) })
   }
@@ -194,7 +194,7 @@ async function endProcess({ pid, isGone, clock, log, steps = STOP_STEPS }: Endin
     const startedMs = clock.monotonicMs()
     if (await isGone()) return
     if (signal !== steps[0]?.signal)
-      log.warn({ pid, signal }, 'PostgreSQL does not stop in time and gets the next signal')
+      log.warn({ postgres_pid: pid, signal }, 'PostgreSQL does not stop in time and gets the next signal')
     sendSignal(pid, signal)
     while (clock.monotonicMs() - startedMs < limitMs) {
       if (await isGone()) return

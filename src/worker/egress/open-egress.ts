@@ -89,7 +89,7 @@ export function openEgress(options: EgressOptions): Egress {
       running = null
       if (isClosing || sandboxes.size === 0) return
       log.error(
-        { pid: child.pid },
+        { egress_pid: child.pid },
         'the egress process ended; connections of the sandboxes that need it fail until it runs again',
       )
       void restart()
@@ -124,7 +124,7 @@ export function openEgress(options: EgressOptions): Egress {
     const answered = new AbortController()
     void interruptibleSleep(clock, ANSWER_LIMIT_MS, answered.signal).then(() => {
       if (answered.signal.aborted) return
-      log.error({ pid: child.pid }, 'the egress process does not answer and is killed')
+      log.error({ egress_pid: child.pid }, 'the egress process does not answer and is killed')
       child.kill('SIGKILL')
     })
     try {

@@ -128,6 +128,20 @@ describe('the embedded PostgreSQL', () => {
     await server.stop()
   })
 
+  test('the log names the process that was restarted, in a field of its own beside that of the program', async () => {
+    const owner = await startProcess(home, { stderr: 'pipe' })
+    assert.ok(owner.child.stderr !== null)
+    const lines = createInterface({ input: owner.child.stderr })
+    process.kill(owner.postmaster, 'SIGKILL')
+    const [line] = await once(lines, 'line', { signal: AbortSignal.timeout(RESTART_LIMIT_MS) })
+    await killAll(owner)
+    const fields = [...String(line).matchAll(/[{,]"(\w*pid)":(\d+)/g)].map(([, name, value]) => [name, Number(value)])
+    assert.deepEqual(fields, [
+      ['pid', owner.child.pid],
+      ['postgres_pid', owner.postmaster],
+    ])
+  })
+
   test('a data folder whose path is too long for a socket works', async () => {
     const deep = join(home, 'x'.repeat(100))
     const server = await start(deep)
@@ -150,7 +164,7 @@ describe('the embedded PostgreSQL', () => {
     cpSync(join(ROOT, 'package.json'), join(clone, 'package.json'))
     mkdirSync(join(clone, 'node_modules'), { recursive: true })
     for (const name of ['pg', 'pino']) symlinkSync(join(ROOT, 'node_modules', name), join(clone, 'node_modules', name))
-    const owner = await startProcess(home, join(clone, 'test', 'support', 'embedded-process.ts'))
+    const owner = await startProcess(home, { program: join(clone, 'test', 'support', 'embedded-process.ts') })
     await withClient(owner.url, (client) => client.query('select 1'))
     assert.ok(readdirSync(join(home, 'postgres')).some((name) => name.startsWith('bin-')))
     await killAll(owner)
@@ -164,8 +178,12 @@ function start(dataDir: string, settings: Readonly<Record<string, string>> = {})
 
 type Owner = { readonly child: ChildProcess; readonly url: string; readonly postmaster: number }
 
-async function startProcess(dataDir: string, program = PROGRAM): Promise<Owner> {
-  const child = spawn(process.execPath, [program, dataDir], { stdio: ['pipe', 'pipe', 'inherit'] })
+async function startProcess(
+  dataDir: string,
+  { program = PROGRAM, stderr = 'inherit' }: { readonly program?: string; readonly stderr?: 'inherit' | 'pipe' } = {},
+): Promise<Owner> {
+  const child = spawn(process.execPath, [program, dataDir], { stdio: ['pipe', 'pipe', stderr] })
+  assert.ok(child.stdout !== null)
   const [line] = await once(createInterface({ input: child.stdout }), 'line', { signal: AbortSignal.timeout(30_000) })
   const said: unknown = JSON.parse(String(line))
   assert.ok(typeof said === 'object' && said !== null && 'url' in said && 'postmaster' in said)

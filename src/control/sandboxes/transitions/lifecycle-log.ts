@@ -1,6 +1,6 @@
 import { formatActorForLog } from '../../../domain/orgs/caller.ts'
 import type { OrgId, SandboxId } from '../../../domain/ids.ts'
-import type { Log } from '../../../lib/log.ts'
+import type { Log, LogFields } from '../../../lib/log.ts'
 import type { NewEvent } from '../../../store/events/events.ts'
 import type { EventObserver } from './transition.ts'
 
@@ -75,7 +75,7 @@ export function makeLifecycleLog(deps: LifecycleLogDeps): EventObserver {
 function fieldsOf(
   { payload, org_id, actor }: NewEvent,
   { org, reason }: { readonly org: string | null; readonly reason: string | null },
-): object {
+): LogFields {
   const { facts: _facts, ...rest }: Readonly<Record<string, unknown>> = payload
   return {
     ...rest,

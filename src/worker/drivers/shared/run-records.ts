@@ -1,3 +1,4 @@
+import type { LogFields } from '../../../lib/log.ts'
 import { mkdirSync } from 'node:fs'
 import { mkdir, readdir, rm } from 'node:fs/promises'
 import { join } from 'node:path'
@@ -54,7 +55,7 @@ export function logFieldsOf({
   org_id,
   org,
   run_id,
-}: Pick<RunRecord<unknown>, 'sandbox_id' | 'name' | 'org_id' | 'org' | 'run_id'>): object {
+}: Pick<RunRecord<unknown>, 'sandbox_id' | 'name' | 'org_id' | 'org' | 'run_id'>): LogFields {
   return { sandbox_id, name, org_id, org, run_id }
 }
 

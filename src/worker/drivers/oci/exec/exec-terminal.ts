@@ -141,7 +141,7 @@ async function startNatively(
             closeSync(inner)
           }
         } catch (error) {
-          log.debug({ error, pid }, 'resizing a terminal failed') // the process has ended or left its terminal
+          log.debug({ error, terminal_pid: pid }, 'resizing a terminal failed') // the process has ended or left its terminal
         }
       },
     }
@@ -168,7 +168,7 @@ async function startByScript(deps: ExecTerminalDeps, { command, size, more }: St
     try {
       await tryCommand('stty', args, { timeoutMs: STTY_TIMEOUT_MS })
     } catch (error) {
-      deps.log.debug({ error, pid }, 'resizing a terminal failed')
+      deps.log.debug({ error, terminal_pid: pid }, 'resizing a terminal failed')
     }
   })
   return {
