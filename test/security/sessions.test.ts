@@ -38,16 +38,21 @@ attack(
     const attackers = [await connect('attacker'), await connect('attacker')]
     const victim = await connect('victim')
     const before = countDescriptors()
-    const tries = attackers.flatMap(({ client }) =>
-      Array.from({ length: 150 }, () => client.exec({ cmd: 'sleep', args: ['60'] })).map((id) => ({ client, id })),
-    )
-    const kinds = await Promise.all(
-      tries.map(async ({ client, id }) => {
-        const isAnswer = (type: string): boolean => type === 'core.exec.started' || type === 'core.exec.failed'
-        const { payload } = await client.next((message) => message.id === id && isAnswer(message.type), START_LIMIT_MS)
-        return payload['kind'] === undefined ? 'started' : `${textOf(payload['kind'])}: ${textOf(payload['message'])}`
-      }),
-    )
+    const tryMany = async ({ client }: { readonly client: AgentClient }): Promise<readonly string[]> => {
+      const tries = Array.from({ length: 150 }, () => client.exec({ cmd: 'sleep', args: ['60'] }))
+      return Promise.all(
+        tries.map(async (id) => {
+          const isAnswer = (type: string): boolean => type === 'core.exec.started' || type === 'core.exec.failed'
+          const { payload } = await client.next(
+            (message) => message.id === id && isAnswer(message.type),
+            START_LIMIT_MS,
+          )
+          return payload['kind'] === undefined ? 'started' : `${textOf(payload['kind'])}: ${textOf(payload['message'])}`
+        }),
+      )
+    }
+    const kinds: string[] = [] // the first reaches the limit of its sandbox, the second that of the organization
+    for (const attacker of attackers) kinds.push(...(await tryMany(attacker)))
     const started = kinds.filter((kind) => kind === 'started').length
     assert.equal(started, limits.perOrg)
     const refusals = [...new Set(kinds.filter((kind) => kind !== 'started'))]
@@ -73,7 +78,7 @@ attack(
       [],
     )
     return {
-      tries: tries.length,
+      tries: kinds.length,
       outcome: `${String(started)} commands ran and the others were refused; they held ${String(held)} descriptors and ${String(perCommand * started)} processes of the host, and another organization's command ran`,
     }
   },
