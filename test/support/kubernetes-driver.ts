@@ -78,6 +78,7 @@ export async function openKubernetesDriver({
     warm,
     namespace: access.namespace,
     sessions: makeSessionPermits({ perSandbox: 64, perOrg: 64, total: 64 }),
+    pacer: makePiecePacer(),
     logs,
     metrics,
     openGuestChannel: ({ guest }, use, capture) => {

@@ -72,6 +72,7 @@ export async function openKubernetesDriver(
     claimSettings: claimSettingsOf(config),
     warm: config.warm ?? DEFAULT_WARM_PODS,
     sessions: openSessionPermits(config, log),
+    pacer,
     logs,
     metrics,
     openGuestChannel: ({ guest, org }, use, capture) =>

@@ -4,6 +4,7 @@ import type { IsolationLevel } from '../../../domain/isolation.ts'
 import type { Clock } from '../../../lib/clock.ts'
 import type { Log } from '../../../lib/log.ts'
 import type { Random } from '../../../lib/random.ts'
+import type { PiecePacer } from '../../../lib/turns/piece-pacer.ts'
 import type { Guest } from '../../channel/guest.ts'
 import type { SessionPermits } from '../../channel/session-permits.ts'
 import type { ApiClient } from '../../kubernetes/api-client.ts'
@@ -69,6 +70,7 @@ export type KubernetesDriverInput = {
   /** How many warm Pods the driver keeps at most. */
   readonly warm: number
   readonly sessions: SessionPermits
+  readonly pacer: PiecePacer
   readonly logs: Pick<SandboxLogs, 'writerOf'>
   readonly metrics: Pick<SandboxMetrics, 'begin' | 'end'>
   /** Serves the agent protocol to one client of a guest, which is a sandbox of `org`. */

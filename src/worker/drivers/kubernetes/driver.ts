@@ -81,7 +81,7 @@ export async function makeKubernetesDriver(input: KubernetesDriverInput): Promis
       : openPolicies({ ...input, owner, pods, namespaces: namespacesOf(records.list(), namespaces, namespace) })
   opened.defer(() => policies?.close())
   const { helperImage, runtimeClass } = input
-  const links = makeAgentLinks(client)
+  const links = makeAgentLinks(input)
   opened.defer(() => links.close())
   const podLogs = makePodLogs({
     ...input,

@@ -1,3 +1,4 @@
+import type { OrgId } from '../../../domain/ids.ts'
 import type { ApiObject } from '../../kubernetes/object-watch.ts'
 
 /** The parts of a Pod that the driver reads. */
@@ -63,6 +64,8 @@ export const LABELS = {
 
 /** A Pod by its names. */
 export type PodName = { readonly namespace: string; readonly name: string }
+/** A Pod with the organization that it is for. */
+export type OrgPod = PodName & { readonly org_id: OrgId }
 
 /** The name of a run's Pod. The API server refuses a second Pod of the name, so no run is started twice. */
 export function podNameOf(run: string): string {

@@ -2,6 +2,7 @@ import assert from 'node:assert/strict'
 import { PassThrough } from 'node:stream'
 import { text } from 'node:stream/consumers'
 import { test } from 'node:test'
+import { asId, type OrgId } from '../../../../src/domain/ids.ts'
 import type { GuestProcess } from '../../../../src/worker/channel/guest.ts'
 import { makeOperationPermits, startOperation } from '../../../../src/worker/drivers/kubernetes/files/operations.ts'
 import type { AgentLink } from '../../../../src/worker/drivers/kubernetes/link/agent-link.ts'
@@ -30,7 +31,7 @@ test('an operation on files is over only when its output was read, not when its 
   }
   let isOver = false
   const operation = {
-    target: { namespace: 'sandboxes', name: 'files' },
+    target: { namespace: 'sandboxes', name: 'files', org_id: asId<OrgId>('org') },
     permits,
     words: ['list', ''],
     signal: NEVER,

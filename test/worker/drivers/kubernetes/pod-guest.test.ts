@@ -11,7 +11,8 @@ import { after, before, test } from 'node:test'
 import { setImmediate } from 'node:timers/promises'
 import { toolCommand } from '../../../../src/contract/workers/guest-tools.ts'
 import { asId, type OrgId, type SandboxId } from '../../../../src/domain/ids.ts'
-import { ExecFailure, type Guest, type GuestExec } from '../../../../src/worker/channel/guest.ts'
+import { makePiecePacer } from '../../../../src/lib/turns/piece-pacer.ts'
+import { ExecFailure, type Guest, type GuestExec, type GuestProcess } from '../../../../src/worker/channel/guest.ts'
 import { makeSessionPermits } from '../../../../src/worker/channel/session-permits.ts'
 import {
   AgentRefusal,
@@ -20,6 +21,7 @@ import {
 } from '../../../../src/worker/drivers/kubernetes/link/agent-link.ts'
 import { makePodGuest } from '../../../../src/worker/drivers/kubernetes/link/pod-guest.ts'
 import { makeToolbox } from '../../../../src/worker/drivers/oci/rootfs/toolbox.ts'
+import { countPerTurn } from '../../../support/most-per-turn.ts'
 import { waitUntil } from '../../../support/wait.ts'
 
 // The agent runs as a process of this machine, over pipes. In a Pod it runs over one command of the API.
@@ -33,7 +35,7 @@ let guest: Guest
 before(async () => {
   folder = await mkdtemp(join(tmpdir(), 'sandyard-agent-'))
   tools = await makeToolbox(folder)
-  link = await openAgentLink(startAgent().stream)
+  link = await openLink(startAgent().stream)
   guest = guestOf(link)
 })
 after(async () => {
@@ -53,6 +55,10 @@ function startAgent(limits?: string): { readonly stream: Duplex; readonly ended:
     },
   })
   return { stream: Duplex.from({ writable: child.stdin, readable: child.stdout }), ended: once(child, 'exit') }
+}
+
+function openLink(stream: Duplex): Promise<AgentLink> {
+  return openAgentLink(stream, makePiecePacer().paceOf('org'))
 }
 
 /** The connection of an agent that says nothing by itself. */
@@ -221,7 +227,7 @@ test('a connection is made from the sandbox', async () => {
 
 test('the agent kills everything that it started when its connection ends', async () => {
   const agent = startAgent()
-  const own = await openAgentLink(agent.stream)
+  const own = await openLink(agent.stream)
   const process = await guestOf(own).exec({ ...PLAIN, cmd: 'sh', args: ['-c', 'sleep 1000 & echo $!; wait'] })
   const [line] = (await once(process.stdout, 'data')) as [Buffer]
   own.close()
@@ -235,7 +241,7 @@ test('the agent kills everything that it started when its connection ends', asyn
 })
 
 test('commands have the limits of their sandbox or their own, and the programs of the toolbox have neither', async () => {
-  const own = await openAgentLink(startAgent('nofile=64:128 core=0:0').stream)
+  const own = await openLink(startAgent('nofile=64:128 core=0:0').stream)
   const limited = guestOf(own)
   const read = async (more: Partial<GuestExec> = {}): Promise<string> => {
     const script = 'ulimit -Sn; ulimit -Hn; ulimit -c; env | grep -c SANDYARD || true'
@@ -254,7 +260,7 @@ test('commands have the limits of their sandbox or their own, and the programs o
 test('a limit that the sandbox can not have is refused by name before any command', async () => {
   const refused = async (limits: string, pattern: RegExp): Promise<void> => {
     await assert.rejects(
-      openAgentLink(startAgent(limits).stream),
+      openLink(startAgent(limits).stream),
       (error) => error instanceof AgentRefusal && pattern.test(error.message),
     )
   }
@@ -264,8 +270,8 @@ test('a limit that the sandbox can not have is refused by name before any comman
 
 test('an agent of an earlier version takes no limits, and says so', async () => {
   const stream = silentStream()
-  const opening = openAgentLink(stream)
-  stream.push(Buffer.from([0, 0, 0, 5, 72, 0, 0, 0, 0]))
+  const opening = openLink(stream)
+  stream.push(READY)
   const rlimits = [{ resource: 'nofile', soft: 1, hard: 1 }]
   const old = await opening
   assert.equal(old.setsLimits, false)
@@ -278,12 +284,78 @@ test('an agent of an earlier version takes no limits, and says so', async () => 
 
 test('an agent that breaks its protocol is disconnected', async () => {
   const stream = silentStream()
-  const opening = openAgentLink(stream)
-  stream.push(Buffer.from([0, 0, 0, 5, 72, 0, 0, 0, 0]))
+  const opening = openLink(stream)
+  stream.push(READY)
   const broken = await opening
   stream.push(Buffer.from([255, 255, 255, 255, 72, 0, 0, 0, 0]))
   await broken.closed
   assert.equal(broken.isClosed, true)
+})
+
+const READY = Buffer.from([0, 0, 0, 5, 72, 0, 0, 0, 0])
+
+/** Links with a command each, whose messages the test sends. They share the turns of one organization. */
+async function openScripted(count: number): Promise<readonly { stream: Duplex; process: GuestProcess }[]> {
+  const pacer = makePiecePacer(0)
+  return await Promise.all(
+    Array.from({ length: count }, async () => {
+      const stream = silentStream()
+      stream.push(READY)
+      const own = await openAgentLink(stream, pacer.paceOf('org'))
+      const plain = { env: [], hasOwnEnv: false, cwd: null, user: null, tty: null, rlimits: [] }
+      const starting = own.start({ ...plain, command: ['cat'] })
+      stream.push(message('S', Buffer.from([0, 0, 0, 7])))
+      return { stream, process: await starting }
+    }),
+  )
+}
+
+/** A message about the first command of a link. */
+function message(type: string, fields: Buffer): Buffer {
+  const header = Buffer.alloc(9)
+  header.writeUInt32BE(5 + fields.length, 0)
+  header.write(type, 4, 'latin1')
+  header.writeUInt32BE(1, 5)
+  return Buffer.concat([header, fields])
+}
+
+test('small messages of several agents are handled few in a turn, and each is handled in order', async () => {
+  const links = await openScripted(4)
+  const perTurn = countPerTurn()
+  const outputs = links.map(async ({ stream, process }) => {
+    let received = ''
+    process.stdout.on('data', (data: Buffer) => {
+      received += data.toString('latin1')
+      perTurn.count(data.length)
+    })
+    const letters = Array.from({ length: 3_000 }, (_, n) => String.fromCharCode(97 + (n % 26)))
+    const end = [message('O', Buffer.alloc(0)), message('E', Buffer.alloc(0)), message('X', Buffer.alloc(4))]
+    stream.push(Buffer.concat([...letters.map((letter) => message('O', Buffer.from(letter))), ...end]))
+    assert.equal(await process.exited, 0)
+    await waitUntil(() => process.stdout.readableEnded)
+    assert.equal(received, letters.join(''))
+    stream.destroy()
+  })
+  await Promise.all(outputs)
+  // After 512 messages in a turn, each of the other links has one more handled.
+  assert.ok(perTurn.most() <= 512 + 4, `${String(perTurn.most())} messages in a turn`)
+})
+
+test('messages that arrive in pieces of any size are the same', async () => {
+  for (const size of [1, 4, 8, 9, 10, 4_000]) {
+    const [{ stream, process } = assert.fail()] = await openScripted(1)
+    const bytes = Buffer.concat([
+      message('O', Buffer.alloc(10_000, 'x')),
+      message('O', Buffer.from('y')),
+      message('O', Buffer.alloc(0)),
+      message('E', Buffer.alloc(0)),
+      message('X', Buffer.from([0, 0, 0, 3])),
+    ])
+    for (let at = 0; at < bytes.length; at += size) stream.push(bytes.subarray(at, at + size))
+    assert.equal(await text(process.stdout), `${'x'.repeat(10_000)}y`)
+    assert.equal(await process.exited, 3)
+    stream.destroy()
+  }
 })
 
 test('sizes and signals wait while the connection takes nothing, the latest size and one of each signal', async () => {
@@ -296,8 +368,8 @@ test('sizes and signals wait while the connection takes nothing, the latest size
       takes = done
     },
   })
-  const opening = openAgentLink(stream)
-  stream.push(Buffer.from([0, 0, 0, 5, 72, 0, 0, 0, 0]))
+  const opening = openLink(stream)
+  stream.push(READY)
   const own = await opening
   const starting = guestOf(own).exec({ ...PLAIN, cmd: 'cat', tty: { rows: 24, cols: 80 } })
   await waitUntil(() => sent.length === 1)

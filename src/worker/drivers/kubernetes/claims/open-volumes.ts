@@ -19,7 +19,10 @@ export type OpenVolumes = {
   close(): Promise<void>
 }
 
-type OpenVolumesDeps = Pick<KubernetesDriverInput, 'dir' | 'namespace' | 'claimSettings' | 'random' | 'clock' | 'log'> &
+type OpenVolumesDeps = Pick<
+  KubernetesDriverInput,
+  'dir' | 'namespace' | 'claimSettings' | 'pacer' | 'random' | 'clock' | 'log'
+> &
   Pick<KubernetesDriverInput, 'filesIdleMs' | 'filesStartLimitMs' | 'tools'> & {
     readonly client: ApiClient
     readonly pods: Pods
@@ -33,10 +36,10 @@ type OpenVolumesDeps = Pick<KubernetesDriverInput, 'dir' | 'namespace' | 'claimS
 
 /** Opens the volumes. Null if the operator names no storage class. Rejects as `openClaims` does. */
 export async function openVolumes(deps: OpenVolumesDeps): Promise<OpenVolumes | null> {
-  const { client, namespace: base, claimSettings, newPodName, filesIdleMs, filesStartLimitMs, clock } = deps
+  const { namespace: base, claimSettings, newPodName, filesIdleMs, filesStartLimitMs, clock } = deps
   const { tools = TOOLBOX_IN_IMAGE } = deps
   if (claimSettings === null) return null
-  const links = makeAgentLinks(client, { container: FILES_CONTAINER, tools })
+  const links = makeAgentLinks(deps, { container: FILES_CONTAINER, tools })
   const filesPods = makeFilesPods({
     ...deps,
     links,

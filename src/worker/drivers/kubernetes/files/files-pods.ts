@@ -11,7 +11,7 @@ import type { VolumeKey } from '../../../volumes/volume-storage.ts'
 import type { AgentLinks } from '../link/agent-links.ts'
 import { reachPod } from '../link/reach-pod.ts'
 import type { StartPace } from '../link/start-pace.ts'
-import { isUsable, type PodName } from '../pod.ts'
+import { isUsable, type OrgPod, type PodName } from '../pod.ts'
 import type { Pods } from '../pods.ts'
 import type { PodSettings } from '../spec/pod-spec.ts'
 import type { Asking, MountClaim, Wait } from './asking.ts'
@@ -126,12 +126,12 @@ export function makeFilesPods(input: FilesPodsInput): FilesPods {
   const make = async (
     { volume, name, left, making }: Pick<FilesPod, 'volume' | 'name' | 'left' | 'making'>,
     mount: MountClaim,
-  ): Promise<PodName> => {
+  ): Promise<OrgPod> => {
     const signal = AbortSignal.any([ended, making.signal])
-    let target: PodName | null = null
+    let target: OrgPod | null = null
     try {
       const { claim, namespace } = await mount(signal)
-      target = { namespace, name }
+      target = { namespace, name, org_id: volume.org_id }
       names.add(name) // before the Pod is seen, or it would be deleted as one without a run
       const { metadata } = await pods.create(target, makeFilesPod(name, claim, settings), signal)
       await reachPod({ ...input, container: FILES_CONTAINER }, target, { judge: judgeOf(metadata.uid), signal })

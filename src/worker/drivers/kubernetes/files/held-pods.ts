@@ -1,7 +1,7 @@
 import type { Semaphore } from '../../../../lib/turns/semaphore.ts'
 import type { VolumeKey } from '../../../volumes/volume-storage.ts'
 import { FILES_PODS_PER_ORG } from '../claim.ts'
-import type { PodName } from '../pod.ts'
+import type { OrgPod } from '../pod.ts'
 
 /** The Pod of a volume, from its first request on. */
 export type FilesPod = {
@@ -9,7 +9,7 @@ export type FilesPod = {
   readonly name: string
   readonly permits: Semaphore
   /** The Pod, once it accepts operations. */
-  readonly ready: Promise<PodName>
+  readonly ready: Promise<OrgPod>
   /** Ends the wait for it, and deletes it. Does nothing once it is ready. */
   readonly making: AbortController
   /** How many operations run in it, or wait for it. */

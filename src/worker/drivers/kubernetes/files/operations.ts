@@ -4,7 +4,7 @@ import { awaitUntilAborted } from '../../../../lib/await-answer.ts'
 import { makeSemaphore, type Semaphore } from '../../../../lib/turns/semaphore.ts'
 import type { GuestProcess } from '../../../channel/guest.ts'
 import type { AgentLinks } from '../link/agent-links.ts'
-import type { PodName } from '../pod.ts'
+import type { OrgPod } from '../pod.ts'
 
 /** How many operations on one volume run at once. Others wait. */
 const OPERATIONS_MAX = 16
@@ -30,7 +30,7 @@ type OperationDeps = {
 }
 
 type Operation = {
-  readonly target: PodName
+  readonly target: OrgPod
   readonly permits: Semaphore
   /** The operation of `guest/volume.pl`, and its arguments. */
   readonly words: readonly string[]

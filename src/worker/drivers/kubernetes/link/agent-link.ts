@@ -1,7 +1,10 @@
 import { constants } from 'node:os'
 import type { Duplex } from 'node:stream'
+import type { Pace } from '../../../../lib/turns/piece-pacer.ts'
+import { takeAtPace } from '../../../../lib/turns/take-at-pace.ts'
 import { ExecFailure, type GuestProcess } from '../../../channel/guest.ts'
 import { encodeLimits } from '../spec/pod-limits.ts'
+import { AgentProtocolError, encodeAgentMessage, makeAgentMessageReader, type AgentMessage } from './agent-messages.ts'
 import { makeLinkedProcess, type LinkedProcess } from './linked-process.ts'
 
 /** A process to start by `guest/agent.pl`. */
@@ -36,9 +39,6 @@ export type AgentLink = {
 
 /** The agent ends after 90 s without a message. */
 const PING_MS = 20_000
-const HEADER_BYTES = 9
-/** The agent sends at most 64 KiB of output in a message. */
-const MESSAGE_MAX_BYTES = 128 * 1024
 const HELLO_LIMIT_MS = 20_000
 
 type Waiting = {
@@ -49,9 +49,10 @@ type Waiting = {
 
 /**
  * Speaks with a fresh `guest/agent.pl` over its standard streams; the script documents the messages. Rejects if it doesn't say that it
- * is ready. The sandbox may have replaced the agent: a message that breaks the protocol closes the connection.
+ * is ready. The sandbox may have replaced the agent: a message that breaks the protocol closes the connection, and `pace` says how many are
+ * taken in a turn.
  */
-export async function openAgentLink(stream: Duplex): Promise<AgentLink> {
+export async function openAgentLink(stream: Duplex, pace: Pace): Promise<AgentLink> {
   const processes = new Map<number, LinkedProcess>()
   const starting = new Map<number, Waiting>()
   const ready = Promise.withResolvers<void>()
@@ -60,15 +61,10 @@ export async function openAgentLink(stream: Duplex): Promise<AgentLink> {
   let version = 0
   let last = 0
   let draining: PromiseWithResolvers<void> | null = null
-  let received: Buffer = Buffer.alloc(0)
 
   const send = (type: string, number: number, fields: Buffer = Buffer.alloc(0)): void => {
     if (isClosed) return
-    const header = Buffer.alloc(HEADER_BYTES)
-    header.writeUInt32BE(HEADER_BYTES - 4 + fields.length, 0)
-    header.write(type, 4, 'latin1')
-    header.writeUInt32BE(number, 5)
-    stream.write(Buffer.concat([header, fields]))
+    stream.write(encodeAgentMessage(type, number, fields))
   }
   const drained = async (): Promise<void> => {
     if (isClosed || !stream.writableNeedDrain) return
@@ -132,22 +128,29 @@ export async function openAgentLink(stream: Duplex): Promise<AgentLink> {
     if (type === 'F') return failed(number, fields)
     return processes.get(number)?.receive(type, fields) ?? true
   }
-  const onData = (piece: Buffer): void => {
-    received = received.length === 0 ? piece : Buffer.concat([received, piece])
-    let at = 0
-    while (received.length - at >= HEADER_BYTES) {
-      const length = received.readUInt32BE(at)
-      const end = at + 4 + length
-      const isBroken = length < HEADER_BYTES - 4 || length > MESSAGE_MAX_BYTES
-      if (!isBroken && received.length < end) break
-      const type = received.toString('latin1', at + 4, at + 5)
-      if (isBroken || !receive(type, received.readUInt32BE(at + 5), received.subarray(at + HEADER_BYTES, end))) {
-        close('the helper process in the sandbox broke its protocol')
-        return
+  const reader = makeAgentMessageReader()
+  let holds = 0
+  const taking = {
+    pace,
+    take({ type, number, fields }: AgentMessage): number {
+      if (!isClosed && !receive(type, number, fields)) throw new AgentProtocolError(`an unexpected message ${type}`)
+      return 1
+    },
+    hold: () => {
+      holds += 1
+      stream.pause()
+      return () => {
+        holds -= 1
+        if (holds === 0) stream.resume()
       }
-      at = end
-    }
-    received = Buffer.from(received.subarray(at)) // a copy, because it may be part of a large buffer
+    },
+    isOver: () => isClosed,
+    onFailure() {
+      close('the helper process in the sandbox broke its protocol')
+    },
+  }
+  const onData = (piece: Buffer): void => {
+    takeAtPace(reader.push(piece), taking)
   }
   const pinging = setInterval(() => {
     send('P', 0)

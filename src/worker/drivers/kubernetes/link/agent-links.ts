@@ -1,29 +1,36 @@
 import { toolCommand } from '../../../../contract/workers/guest-tools.ts'
+import type { PiecePacer } from '../../../../lib/turns/piece-pacer.ts'
 import type { ApiClient } from '../../../kubernetes/api-client.ts'
 import { execInPod } from '../../../kubernetes/exec-stream.ts'
 import { AgentRefusal, openAgentLink, type AgentLink } from './agent-link.ts'
-import { SANDBOX_CONTAINER, type PodName } from '../pod.ts'
+import { SANDBOX_CONTAINER, type OrgPod } from '../pod.ts'
 
 /** The connections to the agents in Pods: at most one for each Pod, made at the first use and after a loss. */
 export type AgentLinks = {
-  of(pod: PodName, signal: AbortSignal): Promise<AgentLink>
+  of(pod: OrgPod, signal: AbortSignal): Promise<AgentLink>
   /** Closes the connection of a Pod, which ends all commands in its sandbox. */
   drop(name: string): void
   close(): void
 }
 
+type AgentLinksDeps = {
+  readonly client: Pick<ApiClient, 'openSocket'>
+  /** The messages of an organization's agents share their turns. */
+  readonly pacer: PiecePacer
+}
+
 /** Creates an empty set of connections. `container` is the one with the agent, and `tools` the folder of the toolbox in it. */
 export function makeAgentLinks(
-  client: Pick<ApiClient, 'openSocket'>,
+  { client, pacer }: AgentLinksDeps,
   { container = SANDBOX_CONTAINER, tools }: { readonly container?: string; readonly tools?: string } = {},
 ): AgentLinks {
   const links = new Map<string, Promise<AgentLink>>()
-  const open = async ({ namespace, name }: PodName, signal: AbortSignal): Promise<AgentLink> => {
+  const open = async ({ namespace, name, org_id }: OrgPod, signal: AbortSignal): Promise<AgentLink> => {
     const target = { namespace, pod: name, container }
     const command = toolCommand('agent.pl', [process.arch], tools)
     const { stream, ended } = await execInPod(client, { ...target, command }, signal)
     try {
-      return await openAgentLink(stream)
+      return await openAgentLink(stream, pacer.paceOf(org_id))
     } catch (error) {
       stream.destroy()
       if (error instanceof AgentRefusal) throw error

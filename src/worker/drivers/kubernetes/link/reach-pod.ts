@@ -2,7 +2,7 @@ import { interruptibleSleep, type Clock } from '../../../../lib/clock.ts'
 import { joinSignals } from '../../../../lib/join-signals.ts'
 import { AgentRefusal, type AgentLink } from './agent-link.ts'
 import type { AgentLinks } from './agent-links.ts'
-import { containerStatus, SANDBOX_CONTAINER, type Pod, type PodName } from '../pod.ts'
+import { containerStatus, SANDBOX_CONTAINER, type OrgPod, type Pod } from '../pod.ts'
 import type { Pods } from '../pods.ts'
 import type { StartAttempts, StartPace } from './start-pace.ts'
 
@@ -30,7 +30,7 @@ const RUNNING_PAUSE_MS = 100
  */
 export async function reachPod(
   { pods, links, pace, container = SANDBOX_CONTAINER, clock }: ReachDeps,
-  target: PodName,
+  target: OrgPod,
   { judge, signal }: Reaching,
 ): Promise<AgentLink | null> {
   let attempts: StartAttempts | null = null

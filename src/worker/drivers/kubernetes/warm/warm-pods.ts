@@ -111,7 +111,7 @@ export function makeWarmPods(input: WarmPodsInput): WarmPods {
     return false
   }
   const make = async (shape: WarmShape): Promise<boolean> => {
-    const target = { namespace: shape.namespace, name: newName() }
+    const target = { namespace: shape.namespace, name: newName(), org_id: shape.org_id }
     const signal = AbortSignal.any([closed, AbortSignal.timeout(MAKE_LIMIT_MS)])
     names.add(target.name) // before the Pod is seen, or it would be deleted as one without a run
     let uid: string | null = null

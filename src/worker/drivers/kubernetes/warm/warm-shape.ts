@@ -1,4 +1,5 @@
 import type { DesiredRun } from '../../../../contract/workers/worker-protocol.ts'
+import type { OrgId } from '../../../../domain/ids.ts'
 import type { RunPolicy } from '../network/run-policy.ts'
 import { LABELS } from '../pod.ts'
 import { pullCredentialOf } from '../pull-secret.ts'
@@ -10,6 +11,7 @@ import { StartError } from '../../../start-error.ts'
 export type WarmShape = {
   /** Two runs have the same shape if and only if they have the same key. */
   readonly key: string
+  readonly org_id: OrgId
   readonly namespace: string
   readonly vcpus: number
   readonly memoryMib: number
@@ -46,6 +48,7 @@ export function warmShapeOf(desired: DesiredRun, namespace: string, { settings, 
   const labels = { [LABELS.owner]: settings.owner, ...(policy === null ? {} : { [LABELS.network]: policy.label }) }
   return {
     key: JSON.stringify([namespace, org_id, secrets !== undefined, metadata.annotations, policy?.label, named, rest]),
+    org_id,
     namespace,
     vcpus: spec.resources.vcpus,
     memoryMib: spec.resources.memory_mib,
