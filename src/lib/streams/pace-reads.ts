@@ -13,6 +13,8 @@ export type PacedReads = {
   readonly count: (pieces?: number) => boolean
   /** Sets the size of the next part, in bytes. */
   readonly setSize: (bytes: number) => void
+  /** Takes bytes that were read before. Call it before anybody reads the connection. */
+  readonly begin: (bytes: Buffer) => void
 }
 
 /**
@@ -79,5 +81,6 @@ export function paceReads(connection: Duplex, { pace, partMaxBytes }: PaceOfRead
     setSize(bytes) {
       size = bytes
     },
+    begin: hold,
   }
 }

@@ -1,5 +1,7 @@
 /** Byte streams over WebSockets: backpressure, pings, and a close within a fixed time. */
 import type { RawData, WebSocket } from 'ws'
+import type { Pace } from '../turns/piece-pacer.ts'
+import { paceReads } from './pace-reads.ts'
 
 /**
  * A source pauses while more than this is unsent, and resumes below a quarter of it. A message of a byte takes some 600 bytes of memory,
@@ -49,6 +51,20 @@ export function forwardMessages(
   })
   to.once('close', () => {
     from.resume() // otherwise its close frame is never read
+  })
+}
+
+/** Such a part has up to 4,096 messages of a byte. */
+const PART_MAX_BYTES = 16 * 1024
+
+/** Reads the messages of a client's WebSocket at a pace. Call it before the server has answered. */
+export function paceMessages(socket: WebSocket, pace: Pace): void {
+  socket.once('upgrade', ({ socket: connection }) => {
+    const reads = paceReads(connection, { pace, partMaxBytes: PART_MAX_BYTES })
+    connection.unshift = reads.begin // the library puts back what arrived with the answer
+    socket.on('message', () => {
+      reads.count()
+    })
   })
 }
 

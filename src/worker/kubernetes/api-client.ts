@@ -3,6 +3,8 @@ import type { IncomingMessage } from 'node:http'
 import { text } from 'node:stream/consumers'
 import { WebSocket } from 'ws'
 import { joinSignals } from '../../lib/join-signals.ts'
+import { paceMessages } from '../../lib/streams/web-socket-flow.ts'
+import type { Pace } from '../../lib/turns/piece-pacer.ts'
 import { makeApiError } from './api-error.ts'
 import type { ClusterAccess } from './cluster-access.ts'
 
@@ -15,8 +17,8 @@ export type ApiClient = {
   request<Answer>(method: Method, path: string, body?: object, options?: RequestLimits): Promise<Answer>
   /** Sends a GET and resolves with the stream of the answer, which the caller reads or destroys. Rejects as `request`. */
   open(path: string, signal: AbortSignal): Promise<IncomingMessage>
-  /** Opens a WebSocket with one of the subprotocols. Rejects as `request`. */
-  openSocket(path: string, protocol: string, signal: AbortSignal): Promise<WebSocket>
+  /** Opens a WebSocket with one of the subprotocols, paused. With `pace`, its messages arrive at it. Rejects as `request`. */
+  openSocket(path: string, protocol: string, options: SocketOptions): Promise<WebSocket>
   /** Ends all idle connections. */
   close(): void
 }
@@ -24,6 +26,7 @@ export type ApiClient = {
 /** `PATCH` is a server-side apply: it creates the object, or changes the fields that the caller owns. */
 type Method = 'GET' | 'POST' | 'PUT' | 'PATCH' | 'DELETE'
 type Sent = Omit<RequestOptions, 'headers'> & { readonly headers?: Readonly<Record<string, string | number>> }
+type SocketOptions = { readonly pace?: Pace; readonly signal: AbortSignal }
 type RequestLimits = { readonly signal?: AbortSignal; readonly timeoutMs?: number }
 
 /** How long a request may take. etcd's own limit is 10 s, and the API server's 60 s. */
@@ -112,7 +115,7 @@ export function makeApiClient(access: ClusterAccess): ApiClient {
         clearTimeout(timer)
       }
     },
-    async openSocket(path, protocol, signal) {
+    async openSocket(path, protocol, { pace, signal }) {
       const headers = await authorize()
       return await new Promise((resolve, reject) => {
         const socket = new WebSocket(`${access.server.replace(/^https/, 'wss')}${path}`, [protocol], {
@@ -121,6 +124,7 @@ export function makeApiClient(access: ClusterAccess): ApiClient {
           perMessageDeflate: false,
           handshakeTimeout: STREAM_BEGIN_MS,
         })
+        if (pace !== undefined) paceMessages(socket, pace)
         const onAbort = (): void => {
           socket.terminate()
         }

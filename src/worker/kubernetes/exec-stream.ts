@@ -1,6 +1,7 @@
 import { Duplex } from 'node:stream'
 import type { WebSocket } from 'ws'
 import { pingEvery } from '../../lib/streams/web-socket-flow.ts'
+import type { Pace } from '../../lib/turns/piece-pacer.ts'
 import type { ApiClient } from './api-client.ts'
 import { makeApiError } from './api-error.ts'
 
@@ -20,6 +21,8 @@ export type ExecTarget = {
   readonly pod: string
   readonly container: string
   readonly command: readonly string[]
+  /** How many messages of the command are taken in a turn of the event loop. Absent: all that arrive. */
+  readonly pace?: Pace
 }
 
 const PROTOCOL = 'v5.channel.k8s.io'
@@ -35,13 +38,13 @@ const PING_MS = 15_000
  */
 export async function execInPod(
   client: Pick<ApiClient, 'openSocket'>,
-  { namespace, pod, container, command }: ExecTarget,
+  { namespace, pod, container, command, ...paced }: ExecTarget,
   signal: AbortSignal,
 ): Promise<PodExec> {
   const query = new URLSearchParams({ container, stdin: 'true', stdout: 'true', stderr: 'true', tty: 'false' })
   for (const word of command) query.append('command', word)
   const path = `/api/v1/namespaces/${namespace}/pods/${pod}/exec?${query.toString()}`
-  return overSocket(await client.openSocket(path, PROTOCOL, signal), `exec in ${pod}`)
+  return overSocket(await client.openSocket(path, PROTOCOL, { ...paced, signal }), `exec in ${pod}`)
 }
 
 function overSocket(socket: WebSocket, what: string): PodExec {

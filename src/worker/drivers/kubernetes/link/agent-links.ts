@@ -26,11 +26,11 @@ export function makeAgentLinks(
 ): AgentLinks {
   const links = new Map<string, Promise<AgentLink>>()
   const open = async ({ namespace, name, org_id }: OrgPod, signal: AbortSignal): Promise<AgentLink> => {
-    const target = { namespace, pod: name, container }
+    const target = { namespace, pod: name, container, pace: pacer.paceOf(org_id) }
     const command = toolCommand('agent.pl', [process.arch], tools)
     const { stream, ended } = await execInPod(client, { ...target, command }, signal)
     try {
-      return await openAgentLink(stream, pacer.paceOf(org_id))
+      return await openAgentLink(stream, target.pace)
     } catch (error) {
       stream.destroy()
       if (error instanceof AgentRefusal) throw error
