@@ -21,6 +21,7 @@ import {
 } from '../../../../src/worker/drivers/kubernetes/link/agent-link.ts'
 import { makePodGuest } from '../../../../src/worker/drivers/kubernetes/link/pod-guest.ts'
 import { makeToolbox } from '../../../../src/worker/drivers/oci/rootfs/toolbox.ts'
+import { collectGarbage } from '../../../support/collect-garbage.ts'
 import { countPerTurn } from '../../../support/most-per-turn.ts'
 import { waitUntil } from '../../../support/wait.ts'
 
@@ -339,6 +340,31 @@ test('small messages of several agents are handled few in a turn, and each is ha
   await Promise.all(outputs)
   // After 512 messages in a turn, each of the other links has one more handled.
   assert.ok(perTurn.most() <= 512 + 4, `${String(perTurn.most())} messages in a turn`)
+})
+
+test('unread output takes about as much memory if it came in single bytes', async () => {
+  const [{ stream, process: child } = assert.fail()] = await openScripted(1)
+  const usedMib = async (): Promise<number> => {
+    await collectGarbage()
+    const { heapUsed, external } = process.memoryUsage()
+    return (heapUsed + external) / 1024 ** 2
+  }
+  const beforeMib = await usedMib()
+  const bytes = 256 * 1024
+  for (let at = 0; at < bytes; at += 1024) {
+    const letters = Array.from({ length: 1024 }, (_, n) => message('O', Buffer.of((at / 1024 + n) % 256)))
+    stream.push(Buffer.concat(letters))
+    if (stream.isPaused()) await once(stream, 'resume')
+  }
+  stream.push(
+    Buffer.concat([message('O', Buffer.alloc(0)), message('E', Buffer.alloc(0)), message('X', Buffer.alloc(4))]),
+  )
+  assert.equal(await child.exited, 0)
+  const grownMib = (await usedMib()) - beforeMib
+  assert.ok(grownMib < 16, `${grownMib.toFixed(1)} MiB for ${String(bytes)} bytes`)
+  const all = Buffer.from(Uint8Array.from({ length: bytes }, (_, n) => Math.floor(n / 1024) + (n % 1024)))
+  assert.ok((await buffer(child.stdout)).equals(all))
+  stream.destroy()
 })
 
 test('messages that arrive in pieces of any size are the same', async () => {

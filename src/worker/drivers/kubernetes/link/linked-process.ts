@@ -1,4 +1,5 @@
 import { Readable, Writable } from 'node:stream'
+import { makePieceQueue } from '../../../../lib/streams/piece-queue.ts'
 import { applyLatest } from '../../../../lib/turns/apply-latest.ts'
 import { makeSignalQueue } from '../../../../lib/turns/signal-queue.ts'
 import type { GuestProcess } from '../../../channel/guest.ts'
@@ -26,7 +27,6 @@ type LinkedProcessInput = {
 /** How many bytes of input may be on their way. The agent's own limit of output is the same. */
 const WINDOW_BYTES = 1024 * 1024
 const INPUT_PIECE_BYTES = 256 * 1024
-const READ_AHEAD_BYTES = 64 * 1024
 const [STDOUT, STDERR] = [1, 2]
 
 /** Makes the streams of a process. A reader that stops reading stops the process, and a process that doesn't read stops the writer. */
@@ -114,16 +114,32 @@ type Output = {
 }
 
 function makeOutputStream(allow: (bytes: number) => void): Output {
+  const unread = makePieceQueue()
   let read = 0
   let allowed = WINDOW_BYTES
   let isOver = false
+  let isWanted = false
+  const pushUnread = (): void => {
+    const pushed = unread.take()
+    read += pushed.length
+    isWanted = false
+    if (pushed.length > 0) stream.push(pushed)
+    if (isOver) stream.push(null)
+  }
   const stream = new Readable({
-    highWaterMark: READ_AHEAD_BYTES,
+    highWaterMark: 1, // what comes before somebody reads is joined in `unread`
     read: () => {
-      if (read === 0 || isOver) return
-      allowed += read
-      allow(read)
-      read = 0
+      isWanted = true
+      if (read > 0 && !isOver) {
+        allowed += read
+        allow(read)
+        read = 0
+      }
+      if (unread.bytes > 0) pushUnread()
+    },
+    destroy: (error, done) => {
+      unread.take()
+      done(error)
     },
   })
   return {
@@ -132,13 +148,9 @@ function makeOutputStream(allow: (bytes: number) => void): Output {
       if (isOver || stream.destroyed) return true
       allowed -= data.length
       if (allowed < 0) return false
-      if (data.length === 0) {
-        isOver = true
-        stream.push(null)
-        return true
-      }
-      read += data.length
-      stream.push(Buffer.from(data)) // a copy, because the piece is part of a larger buffer
+      isOver = data.length === 0
+      unread.add(data)
+      if (isWanted || (isOver && unread.bytes === 0)) pushUnread()
       return true
     },
     hasEnded: () => isOver,
