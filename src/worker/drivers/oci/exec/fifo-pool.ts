@@ -29,8 +29,11 @@ type ChildPipe = {
 const BATCH = 96
 const LOW_WATER = 48
 const TIMEOUT_MS = 10_000
-/** How many bytes are read ahead of the client: the capacity of four kernel pipes. */
-const READ_BUFFER_BYTES = 256 * 1024
+/**
+ * Nothing is read before a client wants it. What waits stays in the pipe, where the kernel joins it: 64 KiB in single bytes would take 33
+ * MiB here (2026-11).
+ */
+const READ_BUFFER_BYTES = 1
 
 /** Creates a pool and starts to fill it. `folder` must be its own, and only root may enter it. */
 export function makeFifoPool(
