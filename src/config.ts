@@ -1,6 +1,7 @@
 import { homedir } from 'node:os'
 import { join } from 'node:path'
 import type { Setting } from './settings/setting.ts'
+import { findContradiction } from './settings/contradictions.ts'
 import { CONNECTION_SETTINGS } from './settings/connections.ts'
 import { JOIN_SETTINGS } from './settings/join.ts'
 import { KUBERNETES_SETTINGS } from './settings/kubernetes.ts'
@@ -58,8 +59,8 @@ export type Config = {
 
 /**
  * Reads every setting from flags and environment variables. A flag overrides its variable. An empty variable counts as
- * not given. Throws `SettingError`, also for a variable that looks like a misspelling of a setting: without the setting
- * that is meant, its default would hold.
+ * not given. Throws `SettingError`, also for settings that contradict each other, and for a variable that looks like a
+ * misspelling of a setting: without the setting that is meant, its default would hold.
  */
 export function readConfig(env: NodeJS.ProcessEnv, flags: Readonly<Record<string, string | undefined>>): Config {
   const misspelling = findMisspelling(env, VARIABLES)
@@ -78,6 +79,8 @@ export function readConfig(env: NodeJS.ProcessEnv, flags: Readonly<Record<string
   }
   // The keys of the table are the names of the settings.
   const entries = Object.keys(SETTINGS).map((name) => [name, read(name as SettingName)])
+  const contradiction = findContradiction(givenSettings(env, flags))
+  if (contradiction !== null) throw new SettingError(contradiction)
   return Object.fromEntries(entries) as Config // `read` parsed each value with the setting of that name
 }
 

@@ -37,6 +37,25 @@ test('an unknown command says which one was meant, also beneath a command that r
   }
 })
 
+test('settings that contradict each other stop a start with exit code 2, before it makes a data folder', async () => {
+  const refused = [
+    [['up'], { SANDYARD_TLS_CERT: '/cert.pem' }, /SANDYARD_TLS_CERT and SANDYARD_TLS_KEY belong together/],
+    [['serve'], { SANDYARD_OIDC_CLIENT_ID: 'sandyard' }, /SANDYARD_OIDC_ISSUER and SANDYARD_OIDC_CLIENT_ID belong/],
+    [['worker'], { SANDYARD_DISK_MIB: '1048576' }, /SANDYARD_DISK_MAX_MIB, which is 65536/],
+  ] as const
+  for (const [words, settings, message] of refused) {
+    const dataDir = join(root, 'contradicting')
+    const { code, output } = await runProgram([...words], {
+      SANDYARD_PORT: '0',
+      SANDYARD_DATA_DIR: dataDir,
+      ...settings,
+    })
+    assert.match(output, message)
+    assert.equal(code, 2, output)
+    assert.ok(!existsSync(dataDir))
+  }
+})
+
 test('no command that reads makes a data folder, and each says what to do', async () => {
   const dataDir = join(root, 'none')
   const commands = ['key list', 'org list', 'worker list', 'registry list', 'member list', 'quota show', 'plan list']

@@ -53,6 +53,47 @@ test('an invalid value is refused with its flag or variable, the value, and what
     assert.throws(() => readConfig(env, flags), (error) => error instanceof SettingError && message.test(error.message), String(message)) // prettier-ignore
 })
 
+test('settings that contradict each other are refused with both names', () => {
+  const issuer = { SANDYARD_OIDC_ISSUER: 'https://accounts.example.org' }
+  // prettier-ignore
+  const refused: readonly (readonly [NodeJS.ProcessEnv, RegExp])[] = [
+    [{ SANDYARD_OIDC_CLIENT_ID: 'x' }, /^SANDYARD_OIDC_ISSUER and SANDYARD_OIDC_CLIENT_ID belong together: set both or neither$/],
+    [issuer, /^SANDYARD_OIDC_ISSUER and SANDYARD_OIDC_CLIENT_ID belong together/],
+    [{ SANDYARD_OIDC_CLIENT_SECRET: 'x' }, /^SANDYARD_OIDC_CLIENT_SECRET has no effect without SANDYARD_OIDC_ISSUER: set both, or only the latter$/],
+    [{ SANDYARD_OIDC_LABEL: 'x' }, /^SANDYARD_OIDC_LABEL has no effect without SANDYARD_OIDC_ISSUER/],
+    [{ ...issuer, SANDYARD_OIDC_CLIENT_ID: 'x', SANDYARD_DASHBOARD: 'off' }, /^SANDYARD_OIDC_ISSUER has no effect while SANDYARD_DASHBOARD is "off": set only one of them$/],
+    [{ SANDYARD_TLS_CERT: '/a' }, /^SANDYARD_TLS_CERT and SANDYARD_TLS_KEY belong together/],
+    [{ SANDYARD_TLS_KEY: '/a' }, /^SANDYARD_TLS_CERT and SANDYARD_TLS_KEY belong together/],
+    [{ SANDYARD_TLS_CERT: '/a', SANDYARD_TLS_KEY: '/b', SANDYARD_INSECURE: 'true' }, /^SANDYARD_INSECURE and SANDYARD_TLS_CERT exclude each other: choose one$/],
+    [{ SANDYARD_KUBERNETES_REGISTRY_CERT: '/a' }, /^SANDYARD_KUBERNETES_REGISTRY_CERT and SANDYARD_KUBERNETES_REGISTRY_KEY belong/],
+    [{ SANDYARD_KUBERNETES_REGISTRY_CERT: '/a', SANDYARD_KUBERNETES_REGISTRY_KEY: '/b' }, /_CERT has no effect without SANDYARD_KUBERNETES_REGISTRY:/],
+    [{ SANDYARD_KUBERNETES_REGISTRY_LISTEN: '127.0.0.1:1' }, /_LISTEN has no effect without SANDYARD_KUBERNETES_REGISTRY:/],
+    [{ DATABASE_OWNER_URL: 'postgres://a@b/x' }, /^DATABASE_OWNER_URL has no effect without DATABASE_URL/],
+    [{ SANDYARD_API_KEY: '12345678', SANDYARD_FIRST_KEY_FILE: '/a' }, /^SANDYARD_API_KEY and SANDYARD_FIRST_KEY_FILE exclude each other/],
+    [{ SANDYARD_JOIN_TOKEN: 'x', SANDYARD_JOIN_TOKEN_FILE: '/a' }, /^SANDYARD_JOIN_TOKEN and SANDYARD_JOIN_TOKEN_FILE exclude/],
+    [{ SANDYARD_VOLUME_POOL_GIB: '1', SANDYARD_SHARED_VOLUMES_DIR: '/a' }, /^SANDYARD_VOLUME_POOL_GIB and SANDYARD_SHARED_VOLUMES_DIR exclude/],
+    [{ SANDYARD_DISK_MIB: '70000' }, /^SANDYARD_DISK_MIB is "70000"; accepted: at most the value of SANDYARD_DISK_MAX_MIB, which is 65536$/],
+    [{ SANDYARD_DISK_MIB: '8192', SANDYARD_DISK_MAX_MIB: '4096' }, /SANDYARD_DISK_MAX_MIB, which is 4096$/],
+    [{ SANDYARD_IMAGE_MAX_GIB: '30', SANDYARD_IMAGE_STORE_GIB: '25' }, /^SANDYARD_IMAGE_MAX_GIB is "30".*SANDYARD_IMAGE_STORE_GIB/],
+    [{ SANDYARD_SESSIONS_PER_SANDBOX: '2000' }, /SANDYARD_SESSIONS_PER_ORG/],
+    [{ SANDYARD_CHANNELS_PER_SANDBOX: '2', SANDYARD_CHANNELS_PER_ORG: '1' }, /SANDYARD_CHANNELS_PER_ORG/],
+    [{ SANDYARD_LOG_STREAMS_PER_ORG: '2000' }, /SANDYARD_LOG_STREAM_CAPACITY/],
+    [{ SANDYARD_ORG_BODIES_MIB: '300' }, /SANDYARD_BODIES_MIB/],
+    [{ SANDYARD_CONNECTIONS_PER_ADDRESS: '40000' }, /SANDYARD_CONNECTION_CAPACITY/],
+    [{ SANDYARD_KEY_REQUEST_BURST: '1', SANDYARD_KEY_REQUESTS_PER_SEC: '0' }, /_BURST has no effect while SANDYARD_KEY_REQUESTS_PER_SEC is "0"/],
+    [{ SANDYARD_ORG_REQUEST_BURST: '1', SANDYARD_ORG_REQUESTS_PER_SEC: '0' }, /SANDYARD_ORG_REQUESTS_PER_SEC/],
+    [{ SANDYARD_REFUSED_KEY_BURST: '1', SANDYARD_REFUSED_KEYS_PER_SEC: '0' }, /SANDYARD_REFUSED_KEYS_PER_SEC/],
+  ]
+  for (const [env, message] of refused)
+    assert.throws(() => readConfig(env, {}), (error) => error instanceof SettingError && message.test(error.message), String(message)) // prettier-ignore
+})
+
+test('a limit below the default of what it bounds lowers both, and a default contradicts nothing', () => {
+  readConfig({ SANDYARD_DISK_MAX_MIB: '4096', SANDYARD_IMAGE_STORE_GIB: '5', SANDYARD_LOG_STREAM_CAPACITY: '10' }, {})
+  readConfig({ SANDYARD_DASHBOARD: 'off', SANDYARD_KEY_REQUESTS_PER_SEC: '0', SANDYARD_SHARED_VOLUMES_DIR: '/a' }, {})
+  readConfig({ SANDYARD_INSECURE: 'false', SANDYARD_TLS_CERT: '/a' }, { 'tls-key': '/b' })
+})
+
 test('the URL of a database has a scheme of PostgreSQL, and no error contains its password', () => {
   const refused = [
     'mysql://a:password@db/x',

@@ -1,7 +1,7 @@
 import { existsSync } from 'node:fs'
 import { readFile, rm, writeFile } from 'node:fs/promises'
 import { join } from 'node:path'
-import { SettingError, type Config } from '../../config.ts'
+import type { Config } from '../../config.ts'
 import { systemClock } from '../../lib/clock.ts'
 import { hasErrorCode } from '../../lib/error-code.ts'
 import type { Log } from '../../lib/log.ts'
@@ -56,7 +56,6 @@ const OWNER_ADDRESS_FILE = 'database-owner.url'
 export async function openStore(config: Config, log: Log): Promise<Store> {
   if (config.databaseUrl !== null)
     return openExternal({ server: config.databaseUrl, owner: config.databaseOwnerUrl }, log)
-  if (config.databaseOwnerUrl !== null) throw new SettingError(OWNER_WITHOUT_SERVER)
   await ensureDataFolder(config.dataDir)
   const embedded = await startEmbedded({
     dataDir: join(config.dataDir, DATABASE_FOLDER),
@@ -76,9 +75,6 @@ export async function openStore(config: Config, log: Log): Promise<Store> {
   })
   return { ...store, isDiskFull: () => embedded.isDiskFull() }
 }
-
-const OWNER_WITHOUT_SERVER =
-  'DATABASE_OWNER_URL is set without DATABASE_URL: set DATABASE_URL to the URL of the role that serves requests'
 
 /** Deletes the ballast of the embedded database if its disk is full: the locks of the data folder need some space too. */
 export function freeDatabaseBallast({ dataDir }: Pick<Config, 'dataDir'>, log: Log): void {

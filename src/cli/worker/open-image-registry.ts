@@ -96,10 +96,6 @@ async function readTls(
   { dir, host, log }: { readonly dir: string; readonly host: string; readonly log: Log },
 ): Promise<Tls> {
   const deps = { clock: systemClock, random: systemRandom, log }
-  if ((tlsCert === null) !== (tlsKey === null))
-    throw new Error(
-      'SANDYARD_KUBERNETES_REGISTRY_CERT and SANDYARD_KUBERNETES_REGISTRY_KEY belong together: set both or neither',
-    )
   if (tlsCert !== null) {
     const folder = { path: dir, sealingKey: Buffer.alloc(0) } // of a certificate of its own, which is not made here
     const transport = await openTransport(

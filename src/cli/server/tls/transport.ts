@@ -38,16 +38,11 @@ type TransportSettings = Pick<Config, 'host' | 'advertiseUrl' | 'tlsCert' | 'tls
 
 /**
  * Chooses how the API is served. Beyond loopback, it is encrypted unless the operator demands plain HTTP. Throws if the
- * settings contradict each other, or if the files can't be used.
+ * files can't be used.
  */
 export async function openTransport(settings: TransportSettings, deps: TransportDeps): Promise<Transport> {
   const { host, advertiseUrl, tlsCert, tlsKey, insecure } = settings
-  if (tlsCert !== null || tlsKey !== null) {
-    if (tlsCert === null || tlsKey === null)
-      throw new Error('SANDYARD_TLS_CERT and SANDYARD_TLS_KEY belong together: set both or neither')
-    if (insecure) throw new Error('SANDYARD_INSECURE and SANDYARD_TLS_CERT exclude each other: choose one')
-    return openReloaded(() => readPair(tlsCert, tlsKey), { ownFile: null }, deps)
-  }
+  if (tlsCert !== null && tlsKey !== null) return openReloaded(() => readPair(tlsCert, tlsKey), { ownFile: null }, deps)
   if (isLoopbackName(host)) return { kind: 'plain' }
   if (insecure) {
     printStatus(
