@@ -1,5 +1,6 @@
 import { isAbsolute } from 'node:path'
 import { isPlanName, PLAN_NAME_RULE } from '../domain/orgs/plan.ts'
+import { isRegistryHost, REGISTRY_HOST_RULE } from '../domain/orgs/registry-host.ts'
 import { PUBLIC_HUB } from '../domain/spec/image-reference.ts'
 import { ISOLATION_LEVELS, type IsolationLevel } from '../domain/isolation.ts'
 import { PLACEMENT_POLICIES, type PlacementPolicy } from '../domain/workers/placement.ts'
@@ -199,7 +200,10 @@ export const SERVER_SETTINGS = {
     fallback: PUBLIC_HUB,
     unit: 'host',
     meaning: 'the registry for image references without a host',
-    parse: nonEmptyText,
+    parse: (seen) => {
+      const host = seen.toLowerCase()
+      return isRegistryHost(host) ? { value: host } : { accepted: REGISTRY_HOST_RULE }
+    },
   } satisfies Setting<string>,
   networkDeny: {
     variable: 'SANDYARD_NETWORK_DENY',

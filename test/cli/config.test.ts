@@ -28,6 +28,12 @@ test('an invalid value is refused with its flag or variable, the value, and what
     [{ SANDYARD_NETWORK_POOL: '10.0.0.0/30' }, {}, /^SANDYARD_NETWORK_POOL is "10.0.0.0\/30"; accepted: an IPv4 block/],
     [{ SANDYARD_NETWORK_POOL: 'fd00::/8' }, {}, /SANDYARD_NETWORK_POOL/],
     [{ SANDYARD_NETWORK_POOL: 'lan' }, {}, /SANDYARD_NETWORK_POOL/],
+    [
+      { SANDYARD_DEFAULT_REGISTRY: 'https://registry.lan/' },
+      {},
+      /^SANDYARD_DEFAULT_REGISTRY is "https.*accepted: the host/,
+    ],
+    [{ SANDYARD_DEFAULT_REGISTRY: 'registry.lan/mirror' }, {}, /registry.example:5000, without a scheme or path$/],
     [{ SANDYARD_UID_RANGE: '165536-200000' }, {}, /at least 65536 user ids from 165536 to 2147483647/],
     [{ SANDYARD_UID_RANGE: '100000-300000' }, {}, /SANDYARD_UID_RANGE/],
     [{ SANDYARD_UID_RANGE: '300000:65536' }, {}, /FIRST-LAST/],
@@ -92,6 +98,10 @@ test('a limit below the default of what it bounds lowers both, and a default con
   readConfig({ SANDYARD_DISK_MAX_MIB: '4096', SANDYARD_IMAGE_STORE_GIB: '5', SANDYARD_LOG_STREAM_CAPACITY: '10' }, {})
   readConfig({ SANDYARD_DASHBOARD: 'off', SANDYARD_KEY_REQUESTS_PER_SEC: '0', SANDYARD_SHARED_VOLUMES_DIR: '/a' }, {})
   readConfig({ SANDYARD_INSECURE: 'false', SANDYARD_TLS_CERT: '/a' }, { 'tls-key': '/b' })
+})
+
+test('the host of the default registry is read in lower case, as references write it', () => {
+  assert.equal(readConfig({ SANDYARD_DEFAULT_REGISTRY: 'Registry.LAN:5000' }, {}).defaultRegistry, 'registry.lan:5000')
 })
 
 test('the URL of a database has a scheme of PostgreSQL, and no error contains its password', () => {
