@@ -84,6 +84,10 @@ const NOTIFY_WINDOW_MS = 5
 /** A channel holds up to three descriptors. One organization may use at most a quarter of those of this process for channels. */
 const DESCRIPTORS_PER_ORG_CHANNEL = 12
 
+const REPLACED_KEY_WARNING =
+  'WARNING: the sealing key is another one than at the last start. SSH clients see a new host key, and intercepted ' +
+  'connections a new certificate authority. If this server has its own TLS certificate, workers need a new join token'
+
 /**
  * Starts the API and the loops on an open database. Other server processes may use the same database. `index` numbers the processes that
  * share the port of the API.
@@ -95,7 +99,8 @@ export async function startControl(
   { log, index }: { readonly log: Log; readonly index: number },
 ): Promise<RunningControl> {
   const transport = await openTransport(config, { clock: systemClock, random: systemRandom, log, folder, index })
-  await requireSameSealingKey(store.db, keyFingerprint(folder.sealingKey))
+  if ((await requireSameSealingKey(store.db, keyFingerprint(folder.sealingKey))) === 'replaced')
+    printStatus(REPLACED_KEY_WARNING)
   const machine = await readMachine()
   if (machine !== null) await adoptMachineClock({ db: store.db, clock: systemClock, log, machine })
   await using opened = new AsyncDisposableStack()
