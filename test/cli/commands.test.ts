@@ -115,6 +115,26 @@ test('up refuses to drain, which only a worker of its own does, before it makes 
   }
 })
 
+test('up and worker refuse what would leave them without a worker, before they make a data folder', async () => {
+  const dataDir = join(root, 'unable')
+  const reserve = { SANDYARD_HOST_RESERVE_MIB: '16777216' }
+  const refused = [
+    [
+      ['up', '--driver', 'kubernetes'],
+      {},
+      /"kubernetes", which only `sandyard worker` does; accepted by `sandyard up`: auto, /,
+    ],
+    [['up'], reserve, /SANDYARD_HOST_RESERVE_MIB is 16777216; accepted: less than the machine's memory, \d+ MiB/],
+    [['worker', '--join', 'http://127.0.0.1:9'], reserve, /SANDYARD_HOST_RESERVE_MIB is 16777216; accepted: less than/],
+  ] as const
+  for (const [words, settings, message] of refused) {
+    const { code, output } = await runProgram(words, { SANDYARD_PORT: '0', SANDYARD_DATA_DIR: dataDir, ...settings })
+    assert.match(output, message)
+    assert.equal(code, 2, output)
+    assert.ok(!existsSync(dataDir))
+  }
+})
+
 test('image remove fails for an image that is not there', async () => {
   const { code, output } = await runProgram(['image', 'remove', 'nosuch'], { SANDYARD_DATA_DIR: join(root, 'none') })
   assert.equal(code, 1, output)

@@ -31,6 +31,7 @@ import {
 } from './worker-host.ts'
 import { printStatus } from '../print-status.ts'
 import { printUnknownSettings } from '../print-unknown-settings.ts'
+import { requireHostReserve } from './require-host-reserve.ts'
 import { incarnationFilePath } from './worker-storage.ts'
 import { listenForStopSignals, waitForAbort } from '../stop-signals.ts'
 import { deleteIdentity, readIdentity, writeIdentity, type JoinedIdentity } from './worker-identity.ts'
@@ -41,6 +42,7 @@ import { deleteIdentity, readIdentity, writeIdentity, type JoinedIdentity } from
  */
 export async function runWorker(call: Call): Promise<'stopped' | 'removed'> {
   const { config: given } = call
+  requireHostReserve(given)
   const log = rateLimitedLog(openLog(given), systemClock)
   const token = await readJoinToken(call)
   const signal = listenForStopSignals(given)
