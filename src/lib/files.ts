@@ -11,7 +11,8 @@ import {
   writeSync,
   type Stats,
 } from 'node:fs'
-import { lstat, open, readFile, rename, rm, stat, writeFile } from 'node:fs/promises'
+import { lstat, mkdir, open, readFile, rename, rm, stat, writeFile } from 'node:fs/promises'
+import { dirname } from 'node:path'
 import { hasErrorCode } from './error-code.ts'
 
 /** Whether a path is a directory. Follows symbolic links. */
@@ -70,6 +71,25 @@ export function readFileSyncOrNull(path: string): string | null {
   } catch (error) {
     return nullIfGone(error)
   }
+}
+
+/**
+ * Makes a folder and its missing parents. A folder that exists is fine. Unlike `mkdir` with `recursive`, which tries for ever (Node
+ * 24.21), it rejects with ENOENT in a folder that takes no new ones, such as /proc.
+ */
+export async function makeFolders(path: string, options: { readonly mode?: number } = {}): Promise<void> {
+  const first = firstMissing(path)
+  try {
+    if (first !== null) await mkdir(first, options)
+  } catch (error) {
+    if (!hasErrorCode(error, 'EEXIST')) throw error // another process made it, or a link there leads nowhere
+  }
+  await mkdir(path, { ...options, recursive: true })
+}
+
+/** The uppermost part of a path that is missing. Null: nothing is. */
+function firstMissing(path: string): string | null {
+  return existsSync(path) ? null : (firstMissing(dirname(path)) ?? path)
 }
 
 /** Replaces a file in one step. A reader sees the old content or the new. Only the owner can read the file. */

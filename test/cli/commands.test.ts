@@ -163,6 +163,11 @@ test('an error about the data folder names the remedy', async () => {
     assert.equal(code, 1, output)
     assert.match(output, /can't be used: .*link .*leads nowhere.*: .*choose another folder with --data-dir/)
   }
+  for (const dataDir of ['/proc/sandyard', '/proc/sandyard/beneath']) {
+    const { code, output } = await runProgram(['serve', '--port', '0'], { SANDYARD_DATA_DIR: dataDir })
+    assert.equal(code, 1, output)
+    assert.match(output, /can't be used: .*its file system takes no folders.*: .*choose another folder with --data-dir/)
+  }
   const remedies = { EACCES: /root/, EROFS: /read-only/, ENOSPC: /full: free some space/ }
   for (const [code, remedy] of Object.entries(remedies)) {
     const { message } = describeFolderError(Object.assign(new Error('no'), { code }), '/srv/x')

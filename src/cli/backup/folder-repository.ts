@@ -1,6 +1,7 @@
 import { existsSync, mkdirSync } from 'node:fs'
 import { chmod, mkdir, open, readdir, readFile, rename, rm, writeFile } from 'node:fs/promises'
 import { join } from 'node:path'
+import { makeFolders } from '../../lib/files.ts'
 import { runCommand } from '../../lib/run-command.ts'
 import { DataFolderInUse, lockDataFolder } from '../../store/embedded/data-lock.ts'
 import { chunkPath, type Repository, type RepositoryWriter } from './repository.ts'
@@ -31,7 +32,7 @@ export function openFolderRepository(dir: string): Repository {
  * files, or if another process adds a backup.
  */
 export async function openFolderWriter(dir: string): Promise<RepositoryWriter> {
-  await mkdir(dir, { recursive: true, mode: 0o700 })
+  await makeFolders(dir, { mode: 0o700 })
   const isNew = !isFolderRepository(dir)
   if (isNew && (await readdir(dir)).some((name) => !OWN_ENTRIES.has(name)))
     throw new Error(`${dir} has other files and no backups: choose an empty folder, or a folder with backups`)

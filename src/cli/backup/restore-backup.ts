@@ -4,6 +4,7 @@ import type { Config } from '../../config.ts'
 import { asId, type OrgId, type VolumeId } from '../../domain/ids.ts'
 import type { Log } from '../../lib/log.ts'
 import { systemRandom } from '../../lib/random.ts'
+import { makeFolders } from '../../lib/files.ts'
 import { runCommand } from '../../lib/run-command.ts'
 import { fillDataFolder, INCOMPLETE_RESTORE, type DataFolder } from '../server/data-folder.ts'
 import { mountDataFolder } from '../server/data-mount.ts'
@@ -74,7 +75,7 @@ function folderOf({ kind }: StoredArchive, config: Config): string | null {
 }
 
 async function createEmptyFolder(dir: string): Promise<void> {
-  await mkdir(dir, { recursive: true })
+  await makeFolders(dir)
   const found = (await readdir(dir)).filter((name) => name !== 'lost+found')
   if (found.length > 0) throw new Error(`${dir} is not empty: name a new folder by --data-dir`)
   await chmod(dir, 0o711) // the database's user must be able to enter the folder

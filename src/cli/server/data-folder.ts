@@ -1,8 +1,8 @@
 import { existsSync } from 'node:fs'
-import { chmod, mkdir, rm } from 'node:fs/promises'
+import { chmod, rm } from 'node:fs/promises'
 import { join } from 'node:path'
 import { errorCodeOf } from '../../lib/error-code.ts'
-import { readFileOrNull } from '../../lib/files.ts'
+import { makeFolders, readFileOrNull } from '../../lib/files.ts'
 import type { Random } from '../../lib/random.ts'
 import { readOrCreateFile } from '../../lib/read-or-create.ts'
 
@@ -110,7 +110,7 @@ export const INCOMPLETE_RESTORE = 'restore.incomplete'
 /** Creates the folder if it is missing. May be repeated. */
 export async function ensureDataFolder(path: string): Promise<void> {
   try {
-    await mkdir(path, { recursive: true })
+    await makeFolders(path)
     await chmod(path, 0o711) // the database's user must be able to enter the folder
   } catch (error) {
     throw describeFolderError(error, path)
@@ -126,7 +126,7 @@ const REMEDIES: Readonly<Record<string, string>> = {
   EROFS: `its file system is read-only: mount it writable, or ${OTHER_FOLDER}`,
   ENOSPC: `its file system is full: free some space, or ${OTHER_FOLDER}`,
   EDQUOT: `the disk quota of this user is used up: free some space, or ${OTHER_FOLDER}`,
-  ENOENT: `a link in its path leads nowhere: mount or make what it leads to, or ${OTHER_FOLDER}`,
+  ENOENT: `a link in its path leads nowhere, or its file system takes no folders: mount or make what the link leads to, or ${OTHER_FOLDER}`,
   ENOTDIR: `a part of the path is a link that leads nowhere, or a file: ${OTHER_FOLDER}`,
   EEXIST: `it is a file: ${OTHER_FOLDER}`,
 }

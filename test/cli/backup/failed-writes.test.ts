@@ -93,9 +93,10 @@ test('a target that can not be made is refused with what a target is, and nothin
   try {
     writeFileSync(join(root, 'file'), 'kept')
     symlinkSync(join(root, 'unmounted/backups'), join(root, 'link'))
-    for (const target of ['file', 'file/beneath', 'link', 'missing/backup.tar'])
-      await assert.rejects(openWriter(join(root, target)), {
-        message: `${join(root, target)} can't be made or written: name a folder, or a new file in an existing folder, whose name ends with .tar`,
+    const targets = ['file', 'file/beneath', 'link', 'missing/backup.tar'].map((name) => join(root, name))
+    for (const target of [...targets, '/proc/sandyard', '/proc/sandyard/beneath'])
+      await assert.rejects(openWriter(target), {
+        message: `${target} can't be made or written: name a folder, or a new file in an existing folder, whose name ends with .tar`,
       })
     assert.deepEqual(readdirSync(root).toSorted(), ['file', 'link'])
   } finally {
