@@ -6,6 +6,7 @@ import type { Log } from '../../lib/log.ts'
 import { systemRandom } from '../../lib/random.ts'
 import { makeFolders } from '../../lib/files.ts'
 import { runCommand } from '../../lib/run-command.ts'
+import { lockDataFolder } from '../../store/embedded/data-lock.ts'
 import { fillDataFolder, INCOMPLETE_RESTORE, type DataFolder } from '../server/data-folder.ts'
 import { mountDataFolder } from '../server/data-mount.ts'
 import { openVolumes, imagesFolder } from '../worker/worker-storage.ts'
@@ -39,6 +40,7 @@ export async function restoreBackup(input: RestoreInput): Promise<number> {
     throw new Error(`the backup is damaged: ${missing.label} needs ${chunkPath(chunk)}, which is missing`)
   }
   await createEmptyFolder(dataDir)
+  using _lock = lockDataFolder(dataDir)
   await writeFile(join(dataDir, INCOMPLETE_RESTORE), '', { flag: 'wx', mode: 0o600 })
   for (const archive of manifest.archives) {
     const dir = folderOf(archive, config)

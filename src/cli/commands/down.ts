@@ -9,7 +9,7 @@ import { findDataFolderOwner, holdsDataFolder, lockDataFolder } from '../../stor
 import { stopLeftServer } from '../../store/embedded/embedded-server.ts'
 import { addSettings, runs, type Call } from '../command.ts'
 import { printStatus } from '../print-status.ts'
-import { isDataFolder, localWorkerFolder, openDataFolder } from '../server/data-folder.ts'
+import { fillDataFolder, isDataFolder, localWorkerFolder } from '../server/data-folder.ts'
 import { mountDataFolder } from '../server/data-mount.ts'
 import { cleanMachine } from '../worker/clean-machine.ts'
 
@@ -42,7 +42,7 @@ export async function takeDown(config: Config): Promise<Disposable> {
   for (const folder of [config.dataDir, database, localWorkerFolder(config.dataDir)]) await endOwner(folder)
   const lock = lockDataFolder(config.dataDir)
   try {
-    const folder = await openDataFolder(config.dataDir, systemRandom, config.secretKey)
+    const folder = await fillDataFolder(config.dataDir, systemRandom, config.secretKey) // a restore may be incomplete
     await using mounted = await mountDataFolder(folder)
     const stopped = await cleanMachine({ config: { ...config, dataDir: mounted.path }, folder, log })
     if (stopped > 0) printStatus(`stopped ${String(stopped)} sandboxes`)

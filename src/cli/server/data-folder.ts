@@ -57,9 +57,15 @@ export function localWorkerFolder(dataDir: string): string {
   return join(dataDir, 'worker')
 }
 
-/** Whether a server or a worker of Sandyard has used this folder. */
+/** A file that is in a data folder while `sandyard restore` fills it. */
+export const INCOMPLETE_RESTORE = 'restore.incomplete'
+
+/** The files of which a data folder has at least one: of a server or worker, or of a restore that is not complete. */
+const MARKS = ['name-prefix', 'database/lock', INCOMPLETE_RESTORE] as const
+
+/** Whether a server, a worker or a restore of Sandyard has used this folder. */
 export function isDataFolder(path: string): boolean {
-  return existsSync(join(path, 'name-prefix')) || existsSync(join(path, 'database', 'lock'))
+  return MARKS.some((name) => existsSync(join(path, name)))
 }
 
 /** Reads the id of an installation from its data folder. Null if no server or worker has used the folder yet. */
@@ -103,9 +109,6 @@ export async function fillDataFolder(path: string, random: Random, sealingKey: s
 async function forgetMachine(path: string): Promise<void> {
   for (const name of ['runtime', 'network']) await rm(join(path, name), { recursive: true, force: true })
 }
-
-/** A file that is in a data folder while `sandyard restore` fills it. */
-export const INCOMPLETE_RESTORE = 'restore.incomplete'
 
 /** Creates the folder if it is missing. May be repeated. */
 export async function ensureDataFolder(path: string): Promise<void> {
