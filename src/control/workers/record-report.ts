@@ -172,5 +172,7 @@ function endTransitionOf(run: runs.OpenRunOfWorker, outcome: RunOutcome): Move {
     return { event: 'worker_stopped', outcome, cause: { actor: SYSTEM_ACTOR, code: run.stop_cause ?? 'worker_report' } }
   }
   const { event, message } = transitionOfOutcome(outcome)
-  return { event, outcome, cause: { actor: SYSTEM_ACTOR, code: 'workload_ended', message } }
+  // No workload ends with a start that failed: none began.
+  const code = outcome.kind === 'start_failed' ? 'worker_report' : 'workload_ended'
+  return { event, outcome, cause: { actor: SYSTEM_ACTOR, code, message } }
 }

@@ -213,8 +213,9 @@ function silence({ worker, is_worker_live }: StatusFacts): readonly string[] {
 }
 
 function causeOf({ cause, outcome }: StatusFacts): readonly string[] {
-  const hasNoWorkload = outcome?.kind === 'start_failed' && cause === 'workload_ended'
-  return cause === null || hasNoWorkload ? [] : [lowerFirst(CAUSES[cause].replace(/\.$/, ''))]
+  // The outcome says more. Events of earlier releases have the end of the workload here, which never began.
+  const isStartFailure = outcome?.kind === 'start_failed' && (cause === 'worker_report' || cause === 'workload_ended')
+  return cause === null || isStartFailure ? [] : [lowerFirst(CAUSES[cause].replace(/\.$/, ''))]
 }
 
 function lowerFirst(text: string): string {

@@ -111,6 +111,7 @@ test('a start that failed is never explained by the end of a workload, which did
   const outcome = { kind: 'start_failed', reason: 'image', message: 'no such image' } as const
   const facts = { ...FACTS, status: 'failed', last_failure_message: 'no such image', cause: 'workload_ended' } as const
   assert.deepEqual(explainStatus({ ...facts, outcome }).reasons, ['no such image'])
+  assert.deepEqual(explainStatus({ ...facts, outcome, cause: 'worker_report' }).reasons, ['no such image'])
   assert.deepEqual(explainStatus({ ...facts, outcome: OUTCOMES.exited }).reasons, [
     'no such image',
     'the workload ended by itself',
