@@ -9,6 +9,7 @@ import { getQuotas } from '../../src/control/orgs/quotas.ts'
 import { OPERATOR_ACTOR } from '../../src/domain/orgs/caller.ts'
 import { LIMITS } from '../../src/domain/orgs/quota.ts'
 import { makeTestControl, type TestControl } from '../support/control.ts'
+import { makeProgram } from '../support/program.ts'
 import { spawnProgram } from '../support/server.ts'
 
 // Organizations, plans and limits through the `sandyard` program, on a database of its own.
@@ -25,8 +26,13 @@ after(async () => {
 
 async function sandyard(
   line: string,
+  settings: Readonly<Record<string, string>> = {},
 ): Promise<{ readonly code: number | null; readonly out: string; readonly err: string }> {
-  const child = spawnProgram(line.split(' '), { SANDYARD_DATA_DIR: dataDir, DATABASE_URL: control.databaseUrl })
+  const child = spawnProgram(line.split(' '), {
+    SANDYARD_DATA_DIR: dataDir,
+    DATABASE_URL: control.databaseUrl,
+    ...settings,
+  })
   assert.ok(child.stdout !== null && child.stderr !== null)
   const [out, err] = await Promise.all([text(child.stdout), text(child.stderr), once(child, 'exit')])
   return { code: child.exitCode, out, err }
@@ -75,6 +81,9 @@ test('org create creates an organization with owner and default volume, and prin
   assert.match(await printed('member list --org acme'), /ann@acme\.example\towner/)
   assert.match(await refused('org create Acme --owner ann@acme.example'), /'acme' belongs to another organization/)
   assert.match(await refused('org create Acme4 --owner a@b.example --plan gold'), /there is no plan 'gold'/)
+  const { code, err } = await sandyard('org create Acme4 --owner a@b.example', { SANDYARD_DEFAULT_PLAN: 'gold' })
+  assert.match(err, /SANDYARD_DEFAULT_PLAN is "gold", which is no plan; accepted: .*standard/)
+  assert.equal(code, 2)
   assert.match(
     await printed('org list'),
     /^SLUG\tNAME\tPLAN\tOVERRIDES\tSUSPENDED\ndefault\tdefault\t.*\nacme\tAcme\tstandard\t0\t-\n/,
@@ -97,6 +106,20 @@ test('org suspend and resume work, with the reason in the event', async () => {
     ],
   )
   assert.match(await refused('org suspend nobody'), /there is no organization 'nobody'; there is/)
+})
+
+test('a server names a default plan that is no plan when it starts', async () => {
+  const settings = { SANDYARD_DATA_DIR: dataDir, DATABASE_URL: control.databaseUrl, SANDYARD_DEFAULT_PLAN: 'gold' }
+  const server = makeProgram(['serve', '--port', '0', '--ssh-port', 'off'], settings, /ready on/)
+  try {
+    await server.start()
+    assert.match(
+      server.output(),
+      /SANDYARD_DEFAULT_PLAN is "gold", which is no plan; accepted: .*needs --plan until you make it/,
+    )
+  } finally {
+    await server.stop()
+  }
 })
 
 test('a plan is set from a file, shown in the same form, and assigned to organizations', async () => {

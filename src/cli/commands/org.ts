@@ -1,8 +1,10 @@
 import type { Command } from 'commander'
+import { SettingError } from '../../config.ts'
 import { changeOrgPlan, createOrg, listAllOrgs, resumeOrg, suspendOrg } from '../../control/orgs/orgs.ts'
 import { replaceAuthority } from '../../control/orgs/intercept-authorities.ts'
 import { allowNetworkRange, disallowNetworkRange, listNetworkRanges } from '../../control/orgs/network-ranges.ts'
 import { runs, type Call } from '../command.ts'
+import { describeUnknownPlan } from '../describe-unknown-plan.ts'
 import { asOperator, findOrg, operatorCommand, withOperator } from './operator.ts'
 import { printJson, printTable } from './output.ts'
 
@@ -54,6 +56,8 @@ async function create(call: Call): Promise<void> {
   const { args: [name = ''], texts } = call // prettier-ignore
   const { owner = '', slug = null, plan = call.config.defaultPlan } = texts
   await withOperator(call, async (deps) => {
+    const unknownPlan = texts['plan'] === undefined ? await describeUnknownPlan(deps, call.config) : null
+    if (unknownPlan !== null) throw new SettingError(unknownPlan)
     const made = await createOrg(deps, { name, owner, slug, plan })
     process.stdout.write(
       `created the organization '${made.slug}'; create a key for it with: sandyard key create --org ${made.slug}\n`,

@@ -1,5 +1,6 @@
 import type { Config } from '../../config.ts'
 import type { Log } from '../../lib/log.ts'
+import { describeUnknownPlan } from '../describe-unknown-plan.ts'
 import { printStatus } from '../print-status.ts'
 import { openStore, type Store } from './open-store.ts'
 import { describeOwnerServes } from './server-role.ts'
@@ -10,5 +11,7 @@ export async function openServerStore(config: Config, log: Log): Promise<Store> 
   const store = await openStore(config, log)
   const warning = describeOwnerServes(store.serverRole)
   if (warning !== null) printStatus(warning)
+  const unknownPlan = await describeUnknownPlan(store, config)
+  if (unknownPlan !== null) printStatus(`${unknownPlan}. \`sandyard org create\` needs --plan until you make it`)
   return store
 }
