@@ -50,6 +50,15 @@ test('labels with a reserved prefix can’t be set, but can be searched for', ()
     assert.ok('refusal' in parseLabelFilter(text), text)
 })
 
+test('a label that begins with sandyard. and that the service doesn’t know is refused, with those that it knows', () => {
+  for (const key of ['sandyard.isolaton', 'sandyard.restarts', 'sandyard.', 'sandyard.toString']) {
+    const refusal = findLabelRefusal({ team: 'ml', [key]: 'microvm' }, 'labels')
+    assert.equal(refusal?.field, `labels.${key}`)
+    assert.match(refusal.accepted, /sandyard\.isolation, sandyard\.restart, sandyard\.snapshot/)
+  }
+  assert.equal(findLabelRefusal({ 'sandyard.isolation': 'microvm', sandyard: 'x', 'sandyards.a': 'x' }, 'labels'), null)
+})
+
 test('a cursor decodes in the list that encoded it, and any other text is refused as a problem', () => {
   fc.assert(
     fc.property(fc.uuid(), (id) => {

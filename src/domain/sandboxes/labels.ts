@@ -19,27 +19,36 @@ export function findLabelRefusal(labels: Readonly<Record<string, string>>, field
   const keys = Object.keys(labels)
   if (keys.length > LABELS_MAX) return refusal(field, `${String(keys.length)} labels`, `at most ${String(LABELS_MAX)}`)
   for (const key of keys) {
-    const refusal = refuseKey(key, field) ?? refuseValue(labels[key] ?? '', `${field}.${key}`)
+    const value = labels[key] ?? ''
+    const at = `${field}.${key}`
+    const refusal = refuseKey(key, field) ?? refuseValue(value, at) ?? refuseSetting(key, value, at)
     if (refusal !== null) return refusal
   }
-  const isolation = labels[ISOLATION_LABEL]
-  if (isolation !== undefined && !isIsolationLevel(isolation))
-    return refusal(`${field}.${ISOLATION_LABEL}`, describeSeen(isolation), ISOLATION_LEVELS.join(', '))
-  const restart = labels[RESTART_LABEL]
-  if (restart !== undefined && !isRestartPolicy(restart))
-    return refusal(`${field}.${RESTART_LABEL}`, describeSeen(restart), RESTART_POLICIES.join(', '))
-  const schedule = labels[SNAPSHOT_LABEL]
-  if (schedule !== undefined && !isSchedule(schedule))
-    return refusal(`${field}.${SNAPSHOT_LABEL}`, describeSeen(schedule), SCHEDULE_RULE)
-  const disk = labels[DISK_LABEL]
-  if (disk !== undefined && disk !== DISK_OF_RUN)
-    return refusal(`${field}.${DISK_LABEL}`, describeSeen(disk), DISK_OF_RUN)
-  for (const label of Object.values(SSH_LABELS)) {
-    const value = labels[label]
-    if (value !== undefined && !isSshLabelValue(value))
-      return refusal(`${field}.${label}`, describeSeen(value), SSH_LABEL_VALUES.join(', '))
-  }
   return null
+}
+
+/** Prefix of the labels that change what the service does. The table below has them all. */
+const SETTING_PREFIX = 'sandyard.'
+
+type LabelRule = { readonly isValid: (value: string) => boolean; readonly accepted: string }
+
+const SSH_RULE: LabelRule = { isValid: isSshLabelValue, accepted: SSH_LABEL_VALUES.join(', ') }
+
+const SETTING_LABELS: Readonly<Record<string, LabelRule>> = {
+  [ISOLATION_LABEL]: { isValid: isIsolationLevel, accepted: ISOLATION_LEVELS.join(', ') },
+  [RESTART_LABEL]: { isValid: isRestartPolicy, accepted: RESTART_POLICIES.join(', ') },
+  [SNAPSHOT_LABEL]: { isValid: isSchedule, accepted: SCHEDULE_RULE },
+  [DISK_LABEL]: { isValid: (value) => value === DISK_OF_RUN, accepted: DISK_OF_RUN },
+  [SSH_LABELS.start]: SSH_RULE,
+  [SSH_LABELS.agent]: SSH_RULE,
+}
+
+/** An unknown label with the prefix is refused, because a misspelled `sandyard.isolation` would ask for nothing. */
+function refuseSetting(key: string, value: string, field: string): Refusal | null {
+  if (!key.startsWith(SETTING_PREFIX)) return null
+  const rule = Object.hasOwn(SETTING_LABELS, key) ? SETTING_LABELS[key] : undefined
+  if (rule === undefined) return refusal(field, 'an unknown label', `one of ${Object.keys(SETTING_LABELS).join(', ')}`)
+  return rule.isValid(value) ? null : refusal(field, describeSeen(value), rule.accepted)
 }
 
 /**
