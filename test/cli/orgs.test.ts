@@ -168,6 +168,24 @@ test('quota set, show and clear change the limits in force of the organization t
   })
 })
 
+test('on a plan with prices, an included amount without a number is shown as 0, and can not be made unlimited', async () => {
+  await printed('org create Billed --owner b@billed.example')
+  const terms = { limits: { max_sandboxes: 3 }, prices: { vcpu_hour_microcents: 4_000_000 } }
+  await printed(`plan set billed ${fileOf('billed.json', terms)}`)
+  await printed('quota set included_vcpu_hours unlimited --org billed')
+  assert.match(await printed('quota show --org billed'), /^included_vcpu_hours\tunlimited\thours\t0\.00\tits own$/m)
+  await printed('org plan billed billed')
+  const shown = await printed('quota show --org billed')
+  assert.match(shown, /^included_vcpu_hours\t0\thours\t0\.00\tits own$/m)
+  assert.match(shown, /^included_storage_gib\t0\tGiB\t-\tplan billed$/m)
+  assert.match(shown, /^max_webhooks\tunlimited\t/m)
+  assert.match(
+    await refused('quota set included_vcpu_hours unlimited --org billed'),
+    /included_vcpu_hours is "unlimited"; accepted: a whole number/,
+  )
+  assert.equal(await printed('quota set included_vcpu_hours 7 --org billed'), 'included_vcpu_hours is 7\n')
+})
+
 test('the help of these commands shows their arguments and every limit', async () => {
   const [orgs, plans, quotas] = [
     await printed('org --help'),

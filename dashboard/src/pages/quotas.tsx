@@ -39,13 +39,13 @@ export default function QuotasPage() {
               <Meter
                 label="vCPU hours"
                 used={quotas.vcpu_hours_used}
-                limit={quotas.included_vcpu_hours}
+                limit={included(quotas, quotas.included_vcpu_hours)}
                 unit={number}
               />
               <Meter
                 label="Memory, GiB hours"
                 used={quotas.memory_gib_hours_used}
-                limit={quotas.included_memory_gib_hours}
+                limit={included(quotas, quotas.included_memory_gib_hours)}
                 unit={number}
               />
               <p class="faint">
@@ -74,6 +74,8 @@ export default function QuotasPage() {
   )
 }
 
+/** An included amount of null is nothing on a plan with prices. */
+const included = ({ hard_cap }: Quotas, amount: number | null): number | null => amount ?? (hard_cap ? null : 0)
 const count = (value: number): string => number(value, 0)
 const orNone = (limit: number | null, unit: (value: number) => string): string =>
   limit === null ? 'no limit' : unit(limit)

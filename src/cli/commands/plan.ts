@@ -9,6 +9,7 @@ import { describeLimits } from './quota.ts'
 
 const HELP = `
 FILE holds {"limits": {…}, "prices": {…}}; \`plan show\` prints the same form. A limit that is absent or null is unlimited.
+With prices, an included amount that is absent or null is 0: everything is charged.
 Without prices, hours beyond the included ones can't be charged, so the included vCPU and memory hours become hard limits.
 A change applies at once to every organization on the plan.
 

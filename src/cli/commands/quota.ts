@@ -1,7 +1,7 @@
 import { Argument, type Command } from 'commander'
 import { clearQuota, readQuotaUsage, setQuota } from '../../control/orgs/quotas.ts'
 import { parseLimitValue } from '../../domain/orgs/plan.ts'
-import { hoursUsed, isLimitName, LIMIT_RULE, LIMITS, type LimitName } from '../../domain/orgs/quota.ts'
+import { formatLimit, hoursUsed, isLimitName, LIMIT_RULE, LIMITS, type LimitName } from '../../domain/orgs/quota.ts'
 import type { QuotaUsageRow } from '../../store/orgs/quotas.ts'
 import { runs, UsageError, type Call } from '../command.ts'
 import { orgCommand, withOrg } from './operator.ts'
@@ -12,6 +12,7 @@ const LIMIT_NAMES: readonly LimitName[] = Object.keys(LIMITS).filter(isLimitName
 const HELP = `
 A limit that is set for an organization wins over the limit of its plan, also when it is \`unlimited\`. A change applies at
 once to creates and starts. Sandboxes that exceed a lowered limit keep running, except after the end of included hours.
+A plan with prices charges what is not included, so an included amount can't be \`unlimited\` there.
 
 Limits:
 ${describeLimits()}`
@@ -43,9 +44,8 @@ async function show(call: Call): Promise<void> {
       return printJson(shown)
     }
     const rows = LIMIT_NAMES.map((name) => {
-      const value = usage[name]
       const source = Object.hasOwn(usage.quota_overrides, name) ? 'its own' : `plan ${usage.plan}`
-      return [name, value === null ? 'unlimited' : String(value), LIMITS[name].unit, inUse(name, usage), source]
+      return [name, formatLimit(name, usage[name], usage), LIMITS[name].unit, inUse(name, usage), source]
     })
     printTable(['LIMIT', 'VALUE', 'UNIT', 'IN USE', 'FROM'], rows)
   })

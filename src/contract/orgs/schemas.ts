@@ -25,6 +25,9 @@ export const OrgReply = Type.Object(
 
 const limit = (name: LimitName) => nullable(int32({ description: `Limit: ${LIMITS[name].what}. Null: unlimited.` }))
 
+const included = (name: LimitName) =>
+  nullable(int32({ description: `Limit: ${LIMITS[name].what}. Null: unlimited, or nothing if the plan has prices.` }))
+
 /** The organization's limits, and its current use of them. */
 export const QuotaUsageReply = Type.Object(
   {
@@ -51,10 +54,10 @@ export const QuotaUsageReply = Type.Object(
     max_disk_size_mib_per_sandbox: limit('max_disk_size_mib_per_sandbox'),
     max_uptime_minutes_per_sandbox: limit('max_uptime_minutes_per_sandbox'),
     max_total_storage_gib: limit('max_total_storage_gib'),
-    included_vcpu_hours: limit('included_vcpu_hours'),
-    included_memory_gib_hours: limit('included_memory_gib_hours'),
-    included_disk_gib_hours: limit('included_disk_gib_hours'),
-    included_storage_gib: limit('included_storage_gib'),
+    included_vcpu_hours: included('included_vcpu_hours'),
+    included_memory_gib_hours: included('included_memory_gib_hours'),
+    included_disk_gib_hours: included('included_disk_gib_hours'),
+    included_storage_gib: included('included_storage_gib'),
     max_public_previews: limit('max_public_previews'),
     max_webhooks: limit('max_webhooks'),
   },

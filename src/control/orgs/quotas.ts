@@ -2,7 +2,8 @@ import type { OrgActor, Caller } from '../../domain/orgs/caller.ts'
 import type { OrgId } from '../../domain/ids.ts'
 import type { SetLimits } from '../../domain/orgs/plan.ts'
 import { Problem } from '../../domain/problem.ts'
-import { exhaustedHours, hoursUsed, type LimitName, type Limits } from '../../domain/orgs/quota.ts'
+import { invalidRequest } from '../../domain/refusal.ts'
+import { exhaustedHours, hoursUsed, isIncludedAmount, type LimitName, type Limits } from '../../domain/orgs/quota.ts'
 import type { Queryable } from '../../store/postgres/database.ts'
 import * as plans from '../../store/orgs/plans.ts'
 import * as quotas from '../../store/orgs/quotas.ts'
@@ -48,14 +49,21 @@ export async function getQuotas(
 
 /**
  * Sets a limit of an organization, which overrides the plan's limit. Null means unlimited. Usage that already exceeds
- * the limit stays. Throws `invalid_request` for a storage limit that a worker can't enforce.
+ * the limit stays. Throws `invalid_request` for a storage limit that a worker can't enforce, and for an unlimited
+ * included amount on a plan with prices, which charges whatever no number includes.
  */
-export function setQuota(
+export async function setQuota(
   deps: WriteDeps,
   acting: OrgActor,
   { limit, value }: { readonly limit: LimitName; readonly value: number | null },
 ): Promise<void> {
-  return changeOverrides(deps, acting, (from) => ({ ...from, [limit]: value }))
+  if (value === null && isIncludedAmount(limit) && !(await readQuotaUsage(deps, acting.org_id)).hard_cap)
+    throw invalidRequest(
+      limit,
+      'unlimited',
+      'a whole number, because the plan has prices and charges what is not included',
+    )
+  await changeOverrides(deps, acting, (from) => ({ ...from, [limit]: value }))
 }
 
 /** Removes an override, so that the plan's limit applies again. May be repeated. */

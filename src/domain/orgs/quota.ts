@@ -34,6 +34,24 @@ export const LIMITS = {
 export type LimitName = keyof typeof LIMITS
 export type Limits = Readonly<Record<LimitName, number | null>>
 
+/**
+ * The value of a limit as it is in force. A plan with prices charges everything that it doesn't include, so an included
+ * amount of null is 0 there.
+ */
+export function formatLimit(
+  name: LimitName,
+  value: number | null,
+  { hard_cap }: { readonly hard_cap: boolean },
+): string {
+  if (value !== null) return String(value)
+  return isIncludedAmount(name) && !hard_cap ? '0' : 'unlimited'
+}
+
+/** Whether a limit is an amount that a plan includes, and charges for beyond it if it has prices. */
+export function isIncludedAmount(name: LimitName): boolean {
+  return name.startsWith('included_')
+}
+
 /** Describes a valid value of a limit, for refusals. */
 export const LIMIT_RULE = `a whole number from 0 to ${String(INT32_MAX)}, or unlimited`
 
