@@ -4,7 +4,7 @@ import { LAST_EVENT_ID_HEADER } from '../../contract/streams/operations.ts'
 import { getEvent, listEvents } from '../../control/events/read-events.ts'
 import { streamEvents, type StreamedEvent } from '../../control/streams/stream-events.ts'
 import { formatPosition } from '../../domain/events/event-position.ts'
-import type { EventCategory } from '../../domain/events/event-types.ts'
+import { isEventType, type EventCategory, type EventType } from '../../domain/events/event-types.ts'
 import { asId, type EventId } from '../../domain/ids.ts'
 import { SYSTEM_ACTOR_KEYS } from '../../domain/orgs/caller.ts'
 import { isUuid } from '../../lib/uuid.ts'
@@ -47,7 +47,7 @@ type FilterQuery = {
 function readFilter({ event_type, category, sandbox_id, ...query }: FilterQuery) {
   const { actor = null, since, until } = query
   return {
-    event_type: event_type ?? null,
+    event_type: event_type === undefined ? null : readEventType('query.event_type', event_type),
     category: category ?? null,
     sandbox_id: sandbox_id?.toLowerCase() ?? null,
     actor: actor === null ? null : readActor('query.actor', actor),
@@ -62,6 +62,11 @@ async function* renderEvents(streamed: AsyncIterable<StreamedEvent>): AsyncGener
     const data = JSON.stringify({ id, org_id, timestamp, category, event_type, actor, payload })
     yield `id: ${formatPosition(position)}\nevent: event\ndata: ${data}\n\n`
   }
+}
+
+/** Checks a type by which events are filtered. Throws `invalid_request`, because a misspelt type matches nothing for ever. */
+export function readEventType(field: string, type: string): EventType {
+  return isEventType(type) ? type : refuseField(field, type, 'a type of audit events, such as sandbox_failed')
 }
 
 /** Checks an actor by which events are filtered. Throws `invalid_request`. */

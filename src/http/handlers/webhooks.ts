@@ -5,14 +5,14 @@ import { testWebhook } from '../../control/webhooks/test-webhook.ts'
 import {
   createWebhook, deleteWebhook, getWebhook, listWebhooks, rotateWebhookSecret, updateWebhook,
 } from '../../control/webhooks/webhooks.ts' // prettier-ignore
-import { isEventType, type EventCategory } from '../../domain/events/event-types.ts'
+import type { EventCategory } from '../../domain/events/event-types.ts'
 import { asId, type EventId, type WebhookId } from '../../domain/ids.ts'
 import { etagOf } from '../../domain/requests/etag.ts'
 import type { WebhookFilter } from '../../domain/webhooks/webhook.ts'
 import type { CallUseCase } from '../requests/call-use-case.ts'
-import { readActor } from './events.ts'
+import { readActor, readEventType } from './events.ts'
 import {
-  messageReply, pageInput, refuseField, renderPage, taggedReply, type Handler, type HandlerFactory,
+  messageReply, pageInput, renderPage, taggedReply, type Handler, type HandlerFactory,
 } from './handler.ts' // prettier-ignore
 
 /** Creates the handlers of webhooks. */
@@ -73,15 +73,15 @@ type FilterInput = {
 /** The filters that a body has. */
 function readFilter({ event_types, category, sandbox_id, actor }: FilterInput): Partial<WebhookFilter> {
   return {
-    ...(event_types === undefined ? {} : { event_types: event_types === null ? null : event_types.map(readType) }),
+    ...(event_types === undefined
+      ? {}
+      : {
+          event_types: event_types?.map((type, index) => readEventType(`event_types[${String(index)}]`, type)) ?? null,
+        }),
     ...(category === undefined ? {} : { category }),
     ...(sandbox_id === undefined ? {} : { sandbox_id: sandbox_id?.toLowerCase() ?? null }),
     ...(actor === undefined ? {} : { actor: actor === null ? null : readActor('actor', actor) }),
   }
-}
-
-function readType(type: string, index: number) {
-  return isEventType(type) ? type : refuseField(`event_types[${String(index)}]`, type, 'a type of audit events')
 }
 
 function idOf({ webhook_id }: { readonly webhook_id: string }): WebhookId {

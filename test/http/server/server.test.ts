@@ -248,6 +248,8 @@ test('query parameters are taken literally: unknown, doubled, malformed and out-
     ['list_events', 'since=2026-02-30T00:00:00Z', 'query.since'],
     ['list_events', 'until=2026-01-01T00:00:00', 'query.until'],
     ['list_events', 'until=0000-01-01T00:00:00Z', 'query.until'],
+    ['list_events', 'event_type=sandbox_stoped', 'query.event_type'],
+    ['stream_events', 'event_type=sandbox_stoped', 'query.event_type'],
   ]
   for (const [id, query, field] of cases) {
     const { details } = await refusal(id, { url: `${OPERATIONS[id].path}?${query}` }, [400, 'invalid_request'])
@@ -256,6 +258,20 @@ test('query parameters are taken literally: unknown, doubled, malformed and out-
   for (const query of ['?limit=100', '?labels=%7B%22a%22%3A%22b%22%7D', '?', '?limit=1&'])
     assert.equal((await ask({ url: `/v1/sandboxes${query}` })).status, 200)
   assert.equal((await ask({ url: '/v1/events?since=2026-01-01T00:00:00%2B02:00' })).status, 200)
+})
+
+test('a wait for a status that no sandbox has is refused with the statuses', async () => {
+  for (const wanted of ['ready', 'running,ready', 'x'.repeat(201)]) {
+    const { details } = await refusal('wait_for_sandbox', { url: `${BY_ID}/wait?for=${wanted}` }, [
+      400,
+      'invalid_request',
+    ])
+    assert.equal(details.field, 'query.for')
+    assert.match(
+      String(details.accepted),
+      wanted.length > 200 ? /at most 200 characters/ : /created\|starting\|running/,
+    )
+  }
 })
 
 test('wait_timeout needs wait_for=running, is 30 s by default, and is at most 300 s', async () => {

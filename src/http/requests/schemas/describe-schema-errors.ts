@@ -82,12 +82,16 @@ function describeAcceptedByOne({ keyword, params, schema, parentSchema }: ErrorO
       return FORMAT_RULES[String(schema)] ?? String(schema)
     case 'minimum':
     case 'minItems':
+    case 'minLength':
     case 'minProperties':
       return `at least ${String(schema)}${unitOf(keyword)}`
     case 'maximum':
     case 'maxItems':
+    case 'maxLength':
     case 'maxProperties':
       return `at most ${String(schema)}${unitOf(keyword)}`
+    case 'pattern':
+      return `text that matches ${String(schema)}`
     case 'uniqueItems':
       return 'no item twice'
     default:
@@ -101,7 +105,9 @@ const FORMAT_RULES: Readonly<Record<string, string>> = {
 }
 
 function unitOf(keyword: string): string {
-  return keyword.endsWith('Items') ? ' items' : keyword.endsWith('Properties') ? ' fields' : ''
+  if (keyword.endsWith('Items')) return ' items'
+  if (keyword.endsWith('Length')) return ' characters'
+  return keyword.endsWith('Properties') ? ' fields' : ''
 }
 
 function describeSchema(schema: unknown): string {
