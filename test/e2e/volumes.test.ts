@@ -206,6 +206,9 @@ describe('volumes on a real server', { skip: whyNoServer() }, () => {
       assert.equal(answer.status, status, answer.text)
       assert.ok(answer.isRefusal && answer.body.error.code === code, answer.text)
     }
+    const renamed = await call(server, 'rename_volume_file', { params, body: { from: 'none', to: 'd' } })
+    const details = { field: 'from, to', seen: 'none, d', accepted: 'a file or folder that exists' }
+    assert.deepEqual(renamed.isRefusal && renamed.body.error.details, details, renamed.text)
     await mustCall(server, 'delete_volume', { params })
     const repeated = await call(server, 'delete_volume', { params })
     assert.ok(repeated.status === 200 || repeated.status === 404, repeated.text)

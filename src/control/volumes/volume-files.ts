@@ -105,7 +105,7 @@ export function removeVolumeFile(
 async function withFiles<T>(
   deps: VolumeFilesDeps,
   caller: Caller,
-  request: FileRequest,
+  request: FileRequest & { readonly from?: string },
   work: (open: OpenVolumeFiles) => Promise<T>,
 ): Promise<T> {
   const open = await openVolumeFiles(deps, caller, request)
@@ -115,16 +115,27 @@ async function withFiles<T>(
     if (error instanceof Problem) throw error
     if (error instanceof VolumeFileError && error.code === 'unavailable')
       throw new Problem('unavailable', { message: error.message, retryAfterSeconds: 1, cause: error })
-    if (error instanceof VolumeFileError) {
-      const details = { field: 'path', seen: describeSeenPath(request.path), accepted: error.message }
-      throw new Problem(error.code, { message: error.message, details, cause: error })
-    }
+    if (error instanceof VolumeFileError)
+      throw new Problem(error.code, { message: error.message, details: detailsOf(request, error), cause: error })
     if (request.signal.aborted) deps.log.debug({ error }, 'a client disconnected during its file operation')
     else deps.log.warn({ error, volume_id: open.volume.id }, 'a file operation failed')
     const message = 'the worker of this volume failed to finish the operation'
     throw new Problem('unavailable', { message, retryAfterSeconds: 1, cause: error })
   }
 }
+
+/** The details of a refusal. Those of a copy or a rename name both paths, because the worker's message says which one it is about. */
+function detailsOf({ from, path }: FileRequest & { readonly from?: string }, { code, message }: VolumeFileError) {
+  const accepted = code === 'volume_file_not_found' || code === 'volume_file_conflict' ? ACCEPTED[code] : message
+  const seen = describeSeenPath(path)
+  if (from === undefined) return { field: 'path', seen, accepted }
+  return { field: 'from, to', seen: `${describeSeenPath(from)}, ${seen}`, accepted }
+}
+
+const ACCEPTED = {
+  volume_file_not_found: 'a file or folder that exists',
+  volume_file_conflict: 'a path whose files and folders allow the operation',
+} as const
 
 /** Formats a path for events: from the root, without empty parts. */
 function eventPath(path: string): string {
