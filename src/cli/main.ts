@@ -2,7 +2,7 @@ import { CommanderError } from 'commander'
 import { hasErrorCode } from '../lib/error-code.ts'
 import { SettingError } from '../config.ts'
 import { UsageError } from './command.ts'
-import { describeNotFound } from './describe-not-found.ts'
+import { describeProblem } from './describe-problem.ts'
 import { makeProgram } from './program.ts'
 
 const USAGE_EXIT_CODE = 2
@@ -28,7 +28,7 @@ function reportError(error: unknown): number {
   if (error instanceof CommanderError) return error.exitCode === 0 ? 0 : USAGE_EXIT_CODE
   const isUsageError = error instanceof UsageError || error instanceof SettingError
   const text = error instanceof Error ? (isUsageError ? error.message : formatError(error)) : String(error)
-  process.stderr.write(`sandyard: ${describeNotFound(error) ?? text}\n`)
+  process.stderr.write(`sandyard: ${describeProblem(error) ?? text}\n`)
   return isUsageError ? USAGE_EXIT_CODE : 1
 }
 

@@ -131,7 +131,7 @@ describe('snapshots of containers', { skip: whyNoServer() }, () => {
     assert.doesNotMatch(await sandyard('image list'), /imported-snapshot.*latest/)
     const { code, output } = await runProgram(['snapshot', 'import', layout, 'moved'], env)
     assert.equal(code, 1)
-    assert.match(output, /already/)
+    assert.match(output, /the organization has a snapshot of this name already; `sandyard snapshot list` shows all/)
     await mustCall(server, 'delete_snapshot_by_name', { params: { name: 'moved' } })
     await mustCall(server, 'stop_sandbox', { params: { sandbox_id: imported.id } })
     await until(imported.id, 'stopped')

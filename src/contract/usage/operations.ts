@@ -69,7 +69,9 @@ export const UsageSummaryReply = Type.Object(
         'The total at the end of the period if usage continues at the same rate. For a period that has ended: the total.',
     }),
     storage_gib: nullable(
-      Type.Number({ description: 'The size of all volumes now, in GiB. Null if no worker has reported any volume.' }),
+      Type.Number({
+        description: 'The size of all volumes and snapshots now, in GiB. Null if no worker has reported any.',
+      }),
     ),
   },
   { title: 'UsageSummary', description: 'The metered usage in a range, and its price.' },

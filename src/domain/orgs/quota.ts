@@ -16,7 +16,7 @@ export const LIMITS = {
   max_memory_mib_per_sandbox: { unit: 'MiB', what: 'memory of one sandbox' },
   max_disk_size_mib_per_sandbox: { unit: 'MiB', what: 'size of the writable disk that a create request sets' },
   max_uptime_minutes_per_sandbox: { unit: 'minutes', what: 'time from the start of a sandbox to its forced stop' },
-  max_total_storage_gib: { unit: 'GiB', what: 'total size of all volumes' },
+  max_total_storage_gib: { unit: 'GiB', what: 'total size of all volumes and snapshots' },
   max_public_previews: { unit: 'previews', what: 'ports of sandboxes that are open to everybody' },
   max_webhooks: { unit: 'webhooks', what: 'webhooks of the organization' },
   included_vcpu_hours: {
@@ -28,7 +28,10 @@ export const LIMITS = {
     what: 'included memory GiB-hours in a UTC month; a hard limit on a plan without prices',
   },
   included_disk_gib_hours: { unit: 'hours', what: 'included disk GiB-hours in a UTC month; for bills only' },
-  included_storage_gib: { unit: 'GiB', what: 'included size of all volumes, for a whole UTC month; for bills only' },
+  included_storage_gib: {
+    unit: 'GiB',
+    what: 'included size of all volumes and snapshots, for a whole UTC month; for bills only',
+  },
 } as const satisfies Record<string, { readonly unit: string; readonly what: string }>
 
 export type LimitName = keyof typeof LIMITS
