@@ -6,20 +6,15 @@ import { openEventStream } from '../../../src/http/streams/event-stream.ts'
 const KEEP_ALIVE_MS = 300
 
 test('a keep-alive comment follows one interval after the last event, not up to two', async () => {
+  const order: string[] = []
   async function* texts(): AsyncGenerator<string> {
     await sleep(KEEP_ALIVE_MS / 10)
+    // Timers run in the order of their times, however late. These begin with the interval, so their order shows when the comment was due.
+    for (const part of [0.9, 1.7]) setTimeout(() => order.push(`${String(part)} intervals`), part * KEEP_ALIVE_MS)
     yield 'data: 1\n\n'
     await sleep(3 * KEEP_ALIVE_MS)
   }
-  const order: string[] = []
-  let chunks = 0
-  for await (const chunk of openEventStream(texts(), { keepAliveMs: KEEP_ALIVE_MS })) {
-    order.push(String(chunk))
-    chunks += 1
-    // Timers run in the order of their times, however late. So their order shows when the comment was due.
-    if (chunks === 2)
-      for (const part of [0.9, 1.7]) setTimeout(() => order.push(`${String(part)} intervals`), part * KEEP_ALIVE_MS)
-    if (chunks === 3) break
-  }
+  for await (const chunk of openEventStream(texts(), { keepAliveMs: KEEP_ALIVE_MS }))
+    if (order.push(String(chunk)) === 4) break
   assert.deepEqual(order, [': keep-alive\n\n', 'data: 1\n\n', '0.9 intervals', ': keep-alive\n\n'])
 })
