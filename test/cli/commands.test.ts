@@ -119,11 +119,6 @@ test('up and worker refuse what would leave them without a worker, before they m
   const dataDir = join(root, 'unable')
   const reserve = { SANDYARD_HOST_RESERVE_MIB: '16777216' }
   const refused = [
-    [
-      ['up', '--driver', 'kubernetes'],
-      {},
-      /"kubernetes", which only `sandyard worker` does; accepted by `sandyard up`: auto, /,
-    ],
     [['up'], reserve, /SANDYARD_HOST_RESERVE_MIB is 16777216; accepted: less than the machine's memory, \d+ MiB/],
     [['worker', '--join', 'http://127.0.0.1:9'], reserve, /SANDYARD_HOST_RESERVE_MIB is 16777216; accepted: less than/],
   ] as const

@@ -56,7 +56,7 @@ export function defineUp(up: Command): void {
 }
 
 async function runUp({ config: given, given: texts, switches }: Call): Promise<void> {
-  refuseWorkersOwn(given)
+  refuseDrain(given)
   requireHostReserve(given)
   const log = rateLimitedLog(openLog(given), systemClock)
   const stop = listenForStopSignals(given)
@@ -91,19 +91,12 @@ async function runUp({ config: given, given: texts, switches }: Call): Promise<v
   store.schema.incompatible.throwIfAborted()
 }
 
-/**
- * Throws `SettingError` for what only a worker of its own does: a drain, because nothing could take new sandboxes in the place of
- * this worker, and Pods.
- */
-function refuseWorkersOwn({ shutdown, driver }: Config): void {
-  if (shutdown === 'drain') throw workersOwn(SETTINGS.shutdown, shutdown)
-  if (driver === 'kubernetes') throw workersOwn(SETTINGS.driver, driver)
-}
-
-function workersOwn({ variable, flag, unit }: typeof SETTINGS.shutdown | typeof SETTINGS.driver, value: string): Error {
-  const accepted = unit.split(', ').filter((word) => word !== value)
-  return new SettingError(
-    `${variable} (--${flag}) is "${value}", which only \`sandyard worker\` does; accepted by \`sandyard up\`: ${accepted.join(', ')}`,
+/** Throws `SettingError` for a drain: while `up` ends, nothing could take new sandboxes in its worker's place. */
+function refuseDrain({ shutdown }: Config): void {
+  if (shutdown !== 'drain') return
+  const { variable, flag } = SETTINGS.shutdown
+  throw new SettingError(
+    `${variable} (--${flag}) is "drain", which only \`sandyard worker\` does; accepted by \`sandyard up\`: keep, stop`,
   )
 }
 
