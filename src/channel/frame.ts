@@ -1,3 +1,5 @@
+import { makeMessageReader, type MessageReader } from './length-prefixed.ts'
+
 /**
  * Encodes and splits frames of the agent protocol. A frame is a length (u32), a correlation id (u32), flags (u8) and a
  * body. `envelope.ts` decodes the body.
@@ -33,56 +35,13 @@ export function encodeFrameHead(id: number, flags: number, bodyBytes: number): B
   return head
 }
 
-/**
- * Splits a byte stream, which arrives in pieces, into frames. Keeps at most one unfinished frame in memory, and copies
- * only bodies that arrive in several pieces.
- */
-type FrameReader = {
-  /**
-   * Accepts the next piece of the stream and yields the frames that it completes. After a `FrameLengthError` the reader
-   * is unusable.
-   */
-  push(piece: Buffer): Generator<Frame, void, undefined>
-}
-
-/** Creates a reader for a new stream of frames. */
-export function makeFrameReader(): FrameReader {
-  const head = Buffer.alloc(FRAME_HEAD_BYTES)
-  let headBytes = 0
-  let body: Buffer | null = null
-  let bodyBytes = 0
-
-  const endFrame = (complete: Buffer): Frame => {
-    headBytes = 0
-    body = null
-    return { id: head.readUInt32BE(4), flags: head.readUInt8(8), body: complete }
-  }
-
-  return {
-    *push(piece) {
-      for (let at = 0; at < piece.length;) {
-        if (body === null) {
-          const copied = piece.copy(head, headBytes, at)
-          headBytes += copied
-          at += copied
-          if (headBytes >= 4) checkLength(head.readUInt32BE(0))
-          if (headBytes < FRAME_HEAD_BYTES) return
-          const wanted = head.readUInt32BE(0) - MIN_FRAME_LENGTH
-          if (piece.length - at >= wanted) {
-            at += wanted
-            yield endFrame(piece.subarray(at - wanted, at))
-            continue
-          }
-          body = Buffer.allocUnsafe(wanted)
-          bodyBytes = 0
-        }
-        const copied = piece.copy(body, bodyBytes, at)
-        bodyBytes += copied
-        at += copied
-        if (bodyBytes === body.length) yield endFrame(body)
-      }
-    },
-  }
+/** Creates a reader for a new stream of frames. It throws `FrameLengthError`. */
+export function makeFrameReader(): MessageReader<Frame> {
+  return makeMessageReader({
+    headBytes: FRAME_HEAD_BYTES,
+    checkLength,
+    toMessage: (head, body) => ({ id: head.readUInt32BE(4), flags: head.readUInt8(8), body }),
+  })
 }
 
 function checkLength(length: number): void {
