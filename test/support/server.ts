@@ -1,9 +1,10 @@
 import assert from 'node:assert/strict'
 import { spawn, type ChildProcess } from 'node:child_process'
-import { chmodSync, existsSync, mkdirSync, mkdtempSync, readFileSync, rmSync } from 'node:fs'
+import { chmodSync, existsSync, mkdirSync, mkdtempSync, rmSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { delimiter, join } from 'node:path'
 import { systemClock } from '../../src/lib/clock.ts'
+import { readFileSyncOrNull } from '../../src/lib/files.ts'
 import { findLeftovers } from './leftovers.ts'
 import { whyNoOci } from './oci-driver.ts'
 import { TEST_REGISTRIES } from './outbound-http.ts'
@@ -191,6 +192,6 @@ async function endProcess(child: ChildProcess, signal: NodeJS.Signals): Promise<
 
 /** Reads the id of the first process of the embedded PostgreSQL on a data folder, or null. */
 export function readPostmasterPid(dataDir: string): number | null {
-  const path = join(dataDir, 'database/postgres/data/postmaster.pid')
-  return existsSync(path) ? Number(readFileSync(path, 'utf8').split('\n')[0]) : null
+  const text = readFileSyncOrNull(join(dataDir, 'database/postgres/data/postmaster.pid'))
+  return text === null ? null : Number(text.split('\n')[0])
 }
