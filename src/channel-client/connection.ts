@@ -4,6 +4,7 @@ import { decodeEnvelope, decodingPieces, encodeData, encodeMessage, MAX_DATA_BYT
 import { FLAG_TERMINAL, type Frame, makeFrameReader } from '../channel/frame.ts'
 import type { ClientMessageType } from '../channel/messages.ts'
 import type { ChannelEnd } from '../contract/sandboxes/channel-ends.ts'
+import { makeStreamHolds } from '../lib/streams/stream-holds.ts'
 import type { Pace } from '../lib/turns/piece-pacer.ts'
 import { takeAtPace } from '../lib/turns/take-at-pace.ts'
 
@@ -70,7 +71,6 @@ export type AgentOptions = {
 /** Speaks the agent protocol over a byte stream. */
 export function connectAgent(stream: Duplex, { whyClosed, pace }: AgentOptions): Connection {
   const live = new Map<number, SessionHandlers>()
-  const holds = new Set<symbol>()
   const reader = makeFrameReader()
   const ready = Promise.withResolvers<void>()
   const closed = Promise.withResolvers<ChannelEnd>()
@@ -122,14 +122,7 @@ export function connectAgent(stream: Duplex, { whyClosed, pace }: AgentOptions):
     session.onMessage({ type, payload, isLast })
   }
 
-  const pauseInput = (): (() => void) => {
-    const hold = Symbol('hold')
-    holds.add(hold)
-    stream.pause()
-    return () => {
-      if (holds.delete(hold) && holds.size === 0 && lost === null) stream.resume()
-    }
-  }
+  const pauseInput = makeStreamHolds(stream)
   const taking = {
     pace,
     take(frame: Frame) {

@@ -17,6 +17,7 @@ import type { Guest } from './guest.ts'
 import { makeInputBudget, makeOutbox } from './flow-control.ts'
 import { type AgentMessageType, type ClientMessageType, MESSAGES, isClientMessage } from '../../channel/messages.ts'
 import { makeTcpHandlers } from './tcp-sessions.ts'
+import { makeStreamHolds } from '../../lib/streams/stream-holds.ts'
 import { takeAtPace } from '../../lib/turns/take-at-pace.ts'
 
 /** The correlation ids that a client may use. Microsandbox's relay assigns the same range to its first client. */
@@ -58,7 +59,7 @@ const IDLE_CLIENT_MESSAGES: ReadonlySet<ClientMessageType> = new Set(['core.ping
 export function serveChannel(stream: Duplex, guest: Guest, deps: ChannelDeps): Promise<void> {
   const owned = new Set<Promise<void>>()
   const liveIds = new Set<number>()
-  const holds = new Set<symbol>()
+  const pauseInput = makeStreamHolds(stream)
   const reader = makeFrameReader()
   let releaseFull: (() => void) | null = null
 
@@ -92,14 +93,7 @@ export function serveChannel(stream: Duplex, guest: Guest, deps: ChannelDeps): P
     whenCanSend: (turn) => {
       outbox.whenCanWrite(turn)
     },
-    pauseInput() {
-      const hold = Symbol('hold')
-      holds.add(hold)
-      stream.pause()
-      return () => {
-        if (holds.delete(hold) && holds.size === 0) stream.resume()
-      }
-    },
+    pauseInput,
     trackInput: (bytes) => input.add(bytes),
     claimId(id) {
       if (liveIds.has(id)) return 'live'
@@ -122,7 +116,7 @@ export function serveChannel(stream: Duplex, guest: Guest, deps: ChannelDeps): P
     },
   }
 
-  const input = makeInputBudget(() => channel.pauseInput(), MAX_INPUT_BYTES)
+  const input = makeInputBudget(pauseInput, MAX_INPUT_BYTES)
 
   const maintenance = makeMaintenanceHandlers(channel, deps.onActivity)
   const exec = makeExecHandlers(channel, deps.onProcess)
@@ -172,10 +166,10 @@ export function serveChannel(stream: Duplex, guest: Guest, deps: ChannelDeps): P
     pace: deps.pace,
     take(frame: Frame) {
       receive(frame)
-      if (outbox.queuedBytes > UNSENT_LIMIT_BYTES) releaseFull ??= channel.pauseInput()
+      if (outbox.queuedBytes > UNSENT_LIMIT_BYTES) releaseFull ??= pauseInput()
       return piecesOf(frame)
     },
-    hold: () => channel.pauseInput(),
+    hold: pauseInput,
     isOver: () => isOver,
     onFailure(error: unknown) {
       if (!(error instanceof FrameLengthError)) deps.log.error({ error }, 'a command channel failed')

@@ -1,5 +1,6 @@
 import { constants } from 'node:os'
 import type { Duplex } from 'node:stream'
+import { makeStreamHolds } from '../../../../lib/streams/stream-holds.ts'
 import type { Pace } from '../../../../lib/turns/piece-pacer.ts'
 import { takeAtPace } from '../../../../lib/turns/take-at-pace.ts'
 import { ExecFailure, type GuestProcess } from '../../../channel/guest.ts'
@@ -129,21 +130,13 @@ export async function openAgentLink(stream: Duplex, pace: Pace): Promise<AgentLi
     return processes.get(number)?.receive(type, fields) ?? true
   }
   const reader = makeAgentMessageReader()
-  let holds = 0
   const taking = {
     pace,
     take({ type, number, fields }: AgentMessage): number {
       if (!isClosed && !receive(type, number, fields)) throw new AgentProtocolError(`an unexpected message ${type}`)
       return 1
     },
-    hold: () => {
-      holds += 1
-      stream.pause()
-      return () => {
-        holds -= 1
-        if (holds === 0) stream.resume()
-      }
-    },
+    hold: makeStreamHolds(stream),
     isOver: () => isClosed,
     onFailure() {
       close('the helper process in the sandbox broke its protocol')
