@@ -56,14 +56,15 @@ async function pass(deps: MoveAllDeps, signal: AbortSignal): Promise<number | nu
 
 const NO_USE: ComputeUse = { vcpu_ms: 0n, memory_mib_ms: 0n }
 
+type OrgUse = { readonly org: includedHours.HardLimitedOrg; readonly use: ComputeUse }
 /** `use`: the hours of the month of `now`. */
-type OrgUse = { readonly org: includedHours.HardLimitedOrg; readonly use: ComputeUse; readonly now: Date }
+type UseOfMonth = OrgUse & { readonly now: Date }
 
 /**
  * Stops the runs of an organization if any of its included hours are used up, and resolves with Infinity. Otherwise
  * resolves with the time until they are used up, in milliseconds.
  */
-async function enforceOn(deps: MoveAllDeps, { org, use, now }: OrgUse, signal: AbortSignal): Promise<number> {
+async function enforceOn(deps: MoveAllDeps, { org, use, now }: UseOfMonth, signal: AbortSignal): Promise<number> {
   const exhausted = exhaustedHours(org, use)
   if (exhausted.length === 0) return untilHardLimitMs({ org, use })
   if (startOfMonth(deps.clock.now()) > startOfMonth(now)) return 0 // another month has begun, and with it other hours
@@ -80,11 +81,7 @@ async function enforceOn(deps: MoveAllDeps, { org, use, now }: OrgUse, signal: A
  * Records the event that the included hours `name` are used up. In each UTC month there is only one such event, even if
  * several processes call this function repeatedly.
  */
-async function recordExhausted(
-  deps: MoveAllDeps,
-  { org, use }: Omit<OrgUse, 'now'>,
-  name: IncludedHoursName,
-): Promise<void> {
+async function recordExhausted(deps: MoveAllDeps, { org, use }: OrgUse, name: IncludedHoursName): Promise<void> {
   const { org_id } = org
   await deps.db.transaction('system', async (tx) => {
     await orgs.lock(tx, org_id)
@@ -95,7 +92,7 @@ async function recordExhausted(
 }
 
 /** The time until the current runs have used up some of the included hours if nothing changes, in milliseconds. */
-function untilHardLimitMs({ org, use }: Omit<OrgUse, 'now'>): number {
+function untilHardLimitMs({ org, use }: OrgUse): number {
   const unitsPerMs = { included_vcpu_hours: org.vcpus, included_memory_gib_hours: org.memory_mib }
   const times = INCLUDED_HOURS.flatMap((name) => {
     const left = remainingUnitMs(name, org, use)
